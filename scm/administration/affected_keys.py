@@ -1,7 +1,7 @@
-"""The keys that have blocks in given containers, by name: the keys that are lost with them. Pure.
+"""Finds the keys that lose data if given containers are lost. Pure.
 
-The module scans all keys, because no index by container exists. Operators request this rarely. The
-scan works on immutable values, so no lock is held.
+The functions scan all keys, because no index from containers to keys exists. Operators request this
+rarely. The scan works on immutable values, so no lock is held.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +13,7 @@ from scm.state.entities import Key
 
 @dataclass(frozen=True, slots=True)
 class AffectedKey:
-    """A key, and those of the given containers that have its blocks."""
+    """A key, and those of the given containers that have blocks of the key."""
 
     name: str
     size_bytes: int
@@ -22,7 +22,7 @@ class AffectedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """A page of keys by name, and the total count."""
+    """A page of affected keys in the order of their names, and the number of keys on all pages."""
 
     keys: tuple[AffectedKey, ...]
     next_start_after: str  # name to continue after; empty: this is the last page

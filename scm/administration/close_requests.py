@@ -45,8 +45,8 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class _ClosePlan:
-    """The way to close one container: by the close commands that are due, or without its last
-    commits."""
+    """A plan to close one container: with the close commands that are due, or by abandoning its
+    last commits."""
 
     container: Container
     after: Container  # the container after the close
@@ -56,7 +56,7 @@ class _ClosePlan:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys that lose a block by this close."""
+        """Names of the keys that lose a block by this close, sorted."""
         return tuple(sorted({lost.key for lost in self.given_up if lost.key}))
 
     @property
@@ -65,7 +65,7 @@ class _ClosePlan:
         return len({lost.bcsid for lost in self.given_up if lost.key})
 
     def with_given_up(self, decision: ContainerDecision) -> ContainerDecision:
-        """Return the decision with the abandoned commits added."""
+        """Return `decision` with the abandoned commits of this plan added."""
         return replace(
             decision,
             given_up=self.given_up[:GIVEN_UP_SHOWN_MAX],
@@ -127,10 +127,10 @@ class ContainerCloser(ControlComponent):
         force: bool = False,
         dry_run: bool = False,
     ) -> list[ContainerDecision]:
-        """Close containers now. If `worlds` is given, close each only if it matches its fingerprint
-        there.
+        """Close containers now. If `worlds` has the fingerprints of a preview, reject each
+        container whose state differs from its fingerprint.
 
-        With `force`, commits that no closed replica has are abandoned, even acknowledged ones.
+        With `force`, abandon commits that no closed replica has, even acknowledged ones.
         """
         do = self.preview if dry_run else partial(self.close, change)
         return self._previews.each(container_ids, worlds, partial(do, force=force))
@@ -145,8 +145,8 @@ class ContainerCloser(ControlComponent):
 
     @state_change
     def end_all_writes(self, change: StateChange) -> None:
-        """Close the containers that were open at the time of a backup: their writers no longer use
-        them."""
+        """Close the containers that were open at the time of a backup, because their writers no
+        longer use them."""
         for container in self._state.containers.open_all():
             self._writers.end(change, container, "the control plane was restored")
 
@@ -195,7 +195,8 @@ class ContainerCloser(ControlComponent):
         return [order.datanode_id for order in self._due(way.after)]
 
     def _way(self, container_id: int, *, force: bool) -> _ClosePlan | ContainerDecision:
-        """Return the way to close a container, or the reason why it is not closed."""
+        """Return the plan to close a container, or a decision with the reason why it is not closed.
+        """
         container = self._state.containers.get(container_id)
         if container is None:
             return ContainerDecision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
@@ -231,7 +232,7 @@ class ContainerCloser(ControlComponent):
         return _ClosePlan(container, after)
 
     def _short_way(self, container: Container, short: Closure) -> _ClosePlan:
-        """Return the way to close a container without its last commits; it names the abandoned
+        """Return the plan to close a container without its last commits, with a list of these
         commits."""
         after = lifecycle.close_at(container, short.bcsid, "", now_ms=self._clock.wall_ms())
         behind = self._state.keys.blocks_behind(container.container_id, short.bcsid)
@@ -274,8 +275,8 @@ class ContainerCloser(ControlComponent):
         self._observer.update_containers(change, [container.container_id])
 
     def _without_dead(self, change: StateChange, container_id: int) -> Container | None:
-        """Return a container that no longer waits for dead datanodes; None while it is being
-        written."""
+        """Remove dead datanodes from a container's pipeline. Return the container, or None if it is
+        OPEN or does not exist."""
         container = self._state.containers.get(container_id)
         if container is None or container.state is ContainerState.OPEN:
             return None
@@ -287,12 +288,12 @@ class ContainerCloser(ControlComponent):
         return self._state.containers.get(container_id)
 
     def _awaited(self, container: Container) -> tuple[str, ...]:
-        """Return the chosen datanodes of a container that may still report a replica."""
+        """Return the datanodes of a container's pipeline that may still report a replica."""
         return tuple(node for node in container.pipeline if not self._nodes.is_gone(node))
 
     def _closure(self, container: Container, *, is_exact: bool = False) -> Closure | None:
-        """Evaluate a container. `is_exact` scans all keys, so it is only for requests of
-        operators."""
+        """Return the possible close of a container without its last commits. `is_exact` scans all
+        keys, so use it only for requests of operators."""
         case = self._cases.case(container)
         awaited = () if container.state is ContainerState.OPEN else self._awaited(container)
 
@@ -308,8 +309,8 @@ class ContainerCloser(ControlComponent):
         return judged(max((block.bcsid for block, _name in behind), default=0))
 
     def _has_waited(self, container_id: int, short: Closure) -> bool:
-        """Return True if lost commits have had time to reappear. If all origins are seen, there is
-        nothing to wait for."""
+        """Return True if lost commits have had one check interval to reappear, or if all origins
+        are seen, so that no further commit can appear."""
         now_s = self._clock.monotonic_s()
         since_s = self._held_up_since_s.setdefault(container_id, now_s)
         return short.is_complete or (now_s - since_s) * 1000 >= self._options.check_interval_ms
@@ -322,7 +323,8 @@ class ContainerCloser(ControlComponent):
         return lifecycle.closes_due(container, self._cases.live_replicas(container.container_id))
 
     def _words(self, way: _ClosePlan) -> str:
-        """Return a text that describes what is ordered, or why nothing is ordered."""
+        """Return a text for operators: the close commands that are ordered, or why none is ordered.
+        """
         due = [order.datanode_id for order in self._due(way.after)]
         ordered = f"close is ordered on {', '.join(due)}" if due else ""
         if way.short is not None:
@@ -339,8 +341,8 @@ class ContainerCloser(ControlComponent):
 
 
 def _given(way: _ClosePlan) -> str:
-    """Return a text with the bcsid at which a container closes, the evidence, and the abandoned
-    commits."""
+    """Return a text for operators: the commit at which a container closes, the number of origins
+    seen, and the abandoned commits."""
     short = way.short
     assert short is not None
     words = [

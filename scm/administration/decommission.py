@@ -209,8 +209,8 @@ class DatanodeAdminMonitor(ControlComponent):
         )
 
     def _is_done(self, node: Node) -> bool:
-        """Check some of the node's containers. Return True if two complete passes in a row found
-        all of them safe."""
+        """Check a portion of the node's containers. Return True if two complete passes in a row
+        found all of them safe without the node."""
         watch = self._watches.get(node.datanode_id)
         if watch is None:
             watch = _Watch(set(self._state.replicas.on(node.datanode_id)))
@@ -232,7 +232,8 @@ class DatanodeAdminMonitor(ControlComponent):
         return True
 
     def _look_again(self) -> None:
-        """Check the containers again that need a node and have changed."""
+        """Check the containers again that still need a leaving node and have changed since their
+        check."""
         stirred = (
             number
             for watch in self._watches.values()
@@ -263,9 +264,8 @@ class DatanodeAdminMonitor(ControlComponent):
 
     @locked
     def locked_together(self, states: Collection[OpState]) -> int:
-        """Return the number of containers that would be unreadable without all nodes in these
-        states.
-        """
+        """Return the number of containers that would be unreadable if all nodes in these states
+        were off."""
         group = [node for node in self._state.nodes.values() if node.op_state in states]
         watches = (self._watches.get(node.datanode_id) for node in group)
         return self._locked(group, {n for w in watches if w is not None for n in w.blocked})

@@ -117,8 +117,8 @@ def violations(
 
 
 def lock_out(needs: Sequence[ReplicaNeed]) -> str:
-    """Return a text with the number of containers that would be unreadable if the nodes were off
-    now; empty if there are none."""
+    """Return a warning with the containers that would be unreadable if the nodes were off now; ""
+    if there are none."""
     locked = sorted(n.container_id for n in needs if n.is_locked)
     if not locked:
         return ""
@@ -127,8 +127,8 @@ def lock_out(needs: Sequence[ReplicaNeed]) -> str:
 
 
 def not_known(container_ids: Collection[int]) -> str:
-    """Return a text that names containers that cannot be copied, because this control plane did not
-    make them or an operator gave them up; empty if there are none."""
+    """Return a warning with the containers that cannot be copied, because this control plane did
+    not make them or an operator marked them as lost; "" if there are none."""
     if not container_ids:
         return ""
     named = ", ".join(map(str, sorted(container_ids)[:NAMED_MAX]))

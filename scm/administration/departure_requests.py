@@ -77,8 +77,8 @@ class DepartureRequests(ControlComponent):
         return decisions
 
     def _assess(self, request: OpStateRequest) -> DepartureAssessment:
-        """Return which replicas containers need if the nodes of a request leave or go into
-        maintenance."""
+        """Return the objections to a request and notes on it, computed from the replicas that the
+        containers of its nodes need elsewhere."""
         op_state = request.op_state
         with self.access.lock:
             service = self._service()

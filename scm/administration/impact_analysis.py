@@ -64,7 +64,7 @@ class ImpactTotals:
 
     container_count: int = 0
     already_count: int = 0
-    """Containers that cannot be read now, whatever is stopped."""
+    """Containers that cannot be read now, even before any target is stopped."""
     unreadable_count: int = 0
     unreadable_ids: list[int] = field(default_factory=list)
     doubtful_count: int = 0
@@ -73,7 +73,7 @@ class ImpactTotals:
     few_count: int = 0
     """Containers that remain readable, but with fewer copies than requested."""
     lost_count: int = 0
-    """Containers whose data would be gone if the targets were lost for good."""
+    """Containers whose data would be lost if the targets were lost permanently."""
     lost_ids: list[int] = field(default_factory=list)
     lost_states: Counter[str] = field(default_factory=Counter)
     healths: Counter[str] = field(default_factory=Counter)
@@ -146,7 +146,8 @@ class ImpactTotals:
 
 
 def serving(found: Diagnosis) -> tuple[Bools, Bools]:
-    """Return two masks: the replicas that serve reads at best, and those that certainly do."""
+    """Return two masks of replicas: those that may serve reads (best case), and those that
+    certainly do."""
     seen = found.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     is_silent = seen.batch.nodes.health[replicas.node] == NodeHealth.STALE
@@ -191,7 +192,8 @@ class _ImpactBatch:
         return self.batch.containers.container_id
 
     def name(self, mask: Bools, ids: list[int]) -> int:
-        """Count the containers of a mask, and append as many of their ids as there is room for."""
+        """Append container ids of a mask to `ids`, up to IDS_MAX. Return the number of containers
+        in the mask."""
         ids += self.ids[mask][: IDS_MAX - len(ids)].tolist()
         return int(np.count_nonzero(mask))
 

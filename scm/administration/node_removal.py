@@ -1,4 +1,4 @@
-"""Removes nodes that are gone for good, with their replica records.
+"""Removes nodes that are permanently gone, with their replica records.
 
 - Of a dead and decommissioned node, the control plane removes each replica record that its
   container does not need.
@@ -144,7 +144,8 @@ class NodeRemoval(ControlComponent):
                     return decision
 
     def _loss_of(self, datanode_id: str) -> RemovalLoss:
-        """Return the losses if a dead node is removed; its containers are judged page by page."""
+        """Return the records that would be lost if a dead node is removed. Its containers are
+        judged page by page."""
         with self.access.lock:
             held = self._state.replicas.ids_on(datanode_id).copy()
         needed: list[int] = []
@@ -163,8 +164,8 @@ class NodeRemoval(ControlComponent):
         return self._state.nodes.get(datanode_id) is None
 
     def _strike_some(self, change: StateChange, datanode_id: str) -> list[int]:
-        """Remove some of a node's replica records; return them, or an empty list if none is
-        left."""
+        """Remove a portion of a node's replica records. Return their container ids; an empty list
+        if the node has no records left."""
         due = self._state.replicas.ids_on(datanode_id)[:LOOKS_PER_TURN].copy()
         struck: list[int] = change.remove_all(self._state.replicas, datanode_id, due).tolist()
         self._release(change, datanode_id, struck)
@@ -213,7 +214,8 @@ class NodeRemoval(ControlComponent):
                     change.remove(self._state.holds, key)
 
     def _may_go(self, container_id: int, datanode_id: str, *, is_needed: bool) -> bool:
-        """Return True if no data needs the record, so that it may be removed."""
+        """Return True if a replica record of a dead node may be removed, because its container does
+        not need the replica."""
         container = self._state.containers.get(container_id)
         if container is None or container.state in _GONE:
             return True
@@ -243,8 +245,8 @@ def judge(losses: Mapping[str, RemovalLoss], *, is_forced: bool) -> list[NodeDec
 
 
 def _without_the_dead(page: ContainerPage) -> tuple[Bools, Bools]:
-    """Return which containers can be read completely from nodes that are not dead, and which have
-    the required number of replicas on such nodes. A deleted container counts in both results."""
+    """Return two masks of containers: readable completely from nodes that are not dead, and with
+    the required number of replicas on such nodes. Deleted containers are in both."""
     found = diagnose(page.batch, page.rules)
     seen, containers, replicas = found.view, page.batch.containers, page.batch.replicas
     is_settled = np.isin(

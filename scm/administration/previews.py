@@ -31,8 +31,8 @@ class Previews(ControlComponent):
         worlds: Sequence[int],
         do: Callable[[int], ContainerDecision],
     ) -> list[ContainerDecision]:
-        """Return `do`'s decision on each container, or STALE_PLAN if the container does not match
-        its fingerprint in `worlds`. Empty `worlds` = no check."""
+        """Return `do`'s decision on each container, or STALE_PLAN if the container's state differs
+        from its fingerprint in `worlds`. Empty `worlds` = no check."""
         decisions = []
         for i, container_id in enumerate(container_ids):
             container = self._state.containers.get(container_id)
@@ -64,7 +64,8 @@ class Previews(ControlComponent):
         return self.decision(container, "fetches what differs, no more", commands, len(commands))
 
     def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[ContainerDecision]:
-        """Reject all rows of a plan if one fingerprint differs; return an empty list if all match.
+        """Return a STALE_PLAN decision for every row of a plan if one fingerprint differs; an empty
+        list if all match.
 
         The operator confirmed the whole preview, so a partly different one is not applied.
         """
@@ -87,8 +88,8 @@ class Previews(ControlComponent):
         ]
 
     def planned(self, row: PlanRow, decision: ContainerDecision) -> ContainerDecision:
-        """Return the decision on a row with the facts of a preview added: copies, bytes, time and
-        fingerprint. Nothing is ordered."""
+        """Return the decision on a plan row with the preview added: copies, bytes, time and
+        fingerprint. Order nothing."""
         container = self._state.containers.get(row.container_id)
         if container is None or decision.world:
             return decision
@@ -112,8 +113,8 @@ class Previews(ControlComponent):
         )
 
     def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
-        """Return the commands that the control plane orders without a plan; the row only confirms
-        them."""
+        """Return the commands to preview for a row that only confirms what the control plane orders
+        without a plan."""
         sizes = {p.datanode_id: p.replica.used_bytes for p in case.placed}
         if row.action == CommandKind.DELETE:
             return tuple(
@@ -146,7 +147,8 @@ class Previews(ControlComponent):
         commands: tuple[PlannedCommand, ...],
         at_best_count: int,
     ) -> ContainerDecision:
-        """Return a decision with the copies before and after, and the current fingerprint."""
+        """Return a decision for a preview: the message, the commands, the number of copies before
+        and after, and the current fingerprint."""
         copies = self._judge.copy_count(container.container_id)
         shown = ContainerDecision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)

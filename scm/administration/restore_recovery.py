@@ -100,7 +100,7 @@ class RecoveryResult:
 
 
 class _DryRun(Exception):
-    """Ends a change that is only a preview, so that all of it is undone."""
+    """Raised to end a change that is only a preview, so that the whole change is rolled back."""
 
     def __init__(self, made: RecoveryResult) -> None:
         super().__init__()
@@ -179,8 +179,8 @@ class RestoreRecovery(ControlComponent):
         )
 
     def _is_there(self, container_id: int) -> bool:
-        """Return True if the state or a datanode has the container. A container that was listed as
-        unfinished may have been deleted since, or lost with a disk."""
+        """Return True if the state or a datanode has the container, and no operator gave it up. An
+        unfinished container may have been deleted or lost since the backup."""
         state = self._state
         if state.forgotten.get(container_id) is not None:
             return False
@@ -188,7 +188,8 @@ class RestoreRecovery(ControlComponent):
         return is_made or bool(state.replicas.of(container_id))
 
     def _may_be_ours(self, container_id: int) -> bool:
-        """Return True if this container id may have been assigned since the backup."""
+        """Return True if this control plane may have assigned this container id since the backup.
+        """
         return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
 
     def _made_between(self, since: RestoreRecord, end_id: int) -> list[int]:
@@ -198,7 +199,8 @@ class RestoreRecovery(ControlComponent):
         return [number for number in made if first_id <= number < end_id]
 
     def _adopt(self, change: StateChange, looked: Iterable[InspectedContainer]) -> list[int]:
-        """Record the containers that were made after the backup; return their ids."""
+        """Record containers that datanodes have and the state lacks, because they were made after
+        the backup. Return their ids."""
         adopted = []
         for one in looked:
             container = self._adopted(one)
@@ -214,7 +216,8 @@ class RestoreRecovery(ControlComponent):
     def finish_deletes(
         self, change: StateChange, looked: Sequence[InspectedContainer]
     ) -> list[str]:
-        """Delete keys whose delete was carried out after the backup; return their names.
+        """Delete keys whose blocks were deleted on datanodes after the backup; return their names,
+        sorted.
 
         Blocks of these keys that are still on datanodes are deleted again. The other blocks that
         were deleted or stored in these containers belong to a later state.
@@ -236,7 +239,8 @@ class RestoreRecovery(ControlComponent):
         return sorted(names)
 
     def _bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
-        """Record keys that were found. Of several puts of one name, the oldest comes first."""
+        """Record the puts that were found on datanodes; return one outcome per put. Of several puts
+        of one name, the oldest comes first."""
         containers = {block.container_id for key in found for block in key.blocks}
         named = self._state.keys.named_among(
             [(block.container_id, block.local_id) for key in found for block in key.blocks]
@@ -288,8 +292,8 @@ class RestoreRecovery(ControlComponent):
         change.on_commit(_log.warning, "restore_finished", count=len(missing))
 
     def _adopted(self, one: InspectedContainer) -> Container | None:
-        """Return the container record to adopt; None if the container is already known or cannot be
-        adopted."""
+        """Return the record for a container that the state lacks; None if the container is already
+        known or cannot be adopted."""
         state, container_id = self._state, one.container_id
         replicas = state.replicas.of(container_id)
         is_known = state.containers.get(container_id) or state.forgotten.get(container_id)
@@ -325,8 +329,8 @@ class RestoreRecovery(ControlComponent):
         return KNOWN if any(place in named for place in places) else ""
 
     def _bring(self, change: StateChange, key: Key) -> RecoveredPut:
-        """Record a put under its name. If a newer put has the name, use another name; rename an
-        older put."""
+        """Record a put. If another put has its name, the newer of the two gets the name, and the
+        older is renamed."""
         known = self._state.keys.get(key.name)
         for block in key.blocks:
             self._count(change, block)
@@ -382,5 +386,5 @@ class RestoreRecovery(ControlComponent):
 
 
 def _age(key: Key) -> int:
-    """Return a sort key for the age of a put: its block ids, because they only grow."""
+    """Return a sort key for the age of a put: its highest block id, because block ids only grow."""
     return max((block.local_id for block in key.blocks), default=0)

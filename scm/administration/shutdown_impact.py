@@ -1,4 +1,4 @@
-"""Answers whether datanodes or volumes may be stopped, or may be lost for good, by the judge's
+"""Answers whether datanodes or volumes may be stopped, or may be lost permanently, by the judge's
 rules.
 
 Containers are judged page by page. If a datanode's health changes during the check, the check
@@ -83,7 +83,8 @@ class StopImpactAnalyzer(ControlComponent):
         raise AssertionError("it is tried at least once")
 
     def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
-        """Check once; also return whether the health of all datanodes remained the same."""
+        """Check once. Return the impact, and True if no datanode's health changed during the check.
+        """
         with self.access.lock:
             begun = self._begin(question)
         outlook = ImpactTotals()
@@ -118,8 +119,8 @@ class StopImpactAnalyzer(ControlComponent):
         return _Begun(targets, ids.astype(np.int64), self._stamp(), tuple(reasons))
 
     def _on_volumes(self, datanode_id: str, volume_ids: Collection[str]) -> tuple[Ints, int]:
-        """Return the containers on these volumes, and the number of replicas whose volume is
-        unknown."""
+        """Return the containers on these volumes of a datanode, and the number of its replicas
+        whose volume is unknown. Raise RefusedError(WRONG_DATANODE) for an unknown volume."""
         rows = self._state.replicas.of_node(
             datanode_id, np.sort(self._state.replicas.ids_on(datanode_id))
         )
@@ -140,7 +141,8 @@ class StopImpactAnalyzer(ControlComponent):
         return self._cases.is_confirmed(datanode_id)
 
     def _stamp(self) -> Stamp:
-        """Return the values that must be equal at the start and the end of a check."""
+        """Return the health and operational state of all datanodes, to detect a change during a
+        check."""
         return tuple(
             (
                 node.datanode_id,
@@ -181,7 +183,8 @@ class StopImpactAnalyzer(ControlComponent):
         )
 
     def _opened(self, ids: Collection[int], datanode_ids: Sequence[str]) -> list[Container]:
-        """Return the containers that are open on the targets, or will be."""
+        """Return the open containers with a replica on the targets, or with a target in their
+        pipeline."""
         there, wanted = set(ids), set(datanode_ids)
         return [
             container

@@ -11,7 +11,7 @@ from scm.state.starts import ReportedStart
 
 
 class DatanodeAddress(NamedTuple):
-    """A datanode and its address. Each lookup creates three."""
+    """A datanode and its address. A NamedTuple, because each lookup creates three."""
 
     datanode_id: str
     address: str

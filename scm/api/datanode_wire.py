@@ -127,8 +127,8 @@ def _each(
     *,
     count_max: int = 1,
 ) -> tuple[V, ...]:
-    """Return the valid items; if there are too many, only the first ones. Append the reasons for
-    left out items to `refused`."""
+    """Return the valid items among the first `count_max`. Append to `refused` why other items are
+    left out."""
     found = []
     if len(items) > count_max:
         refused.append(f"{where}: {len(items)} are more than {count_max} in one call")
@@ -221,7 +221,7 @@ def _report(
 
 
 def _believed(columns: Columns, where: str) -> Columns:
-    """Return the columns without the replicas whose origin is not a valid datanode id."""
+    """Return the report's columns without the replicas whose origin is not a valid datanode id."""
     refused, why = [], ""
     named = np.flatnonzero(np.bincount(columns.numbers["origin"]))  # distinct words are few
     for place in named[named > 0].tolist():

@@ -138,15 +138,15 @@ class Needs:
         )
 
     def columns(self, container_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Return two arrays: how many blocks of each container keys need, and the last commit that
-        keys need or needed."""
+        """Return two arrays, one value per container: the number of blocks that keys need, and the
+        last commit that keys need or needed."""
         ids = container_ids.tolist()
         counts, bcsids = self.keys.blocks_in_each(ids), self.keys.last_bcsids_in(ids)
         return np.array(counts, np.int64), np.array(bcsids, np.int64)
 
     def promised_in(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many blocks were ever allocated in each container; NOT_KNOWN if that is
-        unknown, for instance after a recovery."""
+        """Return the number of blocks ever allocated in each container; NOT_KNOWN if the number is
+        not known, for instance after a recovery."""
         ids = container_ids.tolist()
         counts = self.containers.promised_counts(ids)
         return np.array(
@@ -212,7 +212,7 @@ def has_missing_blocks(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
 
 
 def is_whole(replica: Replica) -> bool:
-    """Return True if a replica can be read completely, as far as its datanode reports."""
+    """Return True if a replica is in a readable state and its datanode reports no fault of it."""
     is_readable = replica.state in WHOLE and not replica.load_error
     return is_readable and not replica.finding_count
 
@@ -271,8 +271,8 @@ class HealthTotals:
         )
 
     def named(self, flag: Flag, count: int) -> list[int]:
-        """Return some containers that have this flag, one of `NAMED`; those that have had it
-        longest come first."""
+        """Return up to `count` ids of containers with this flag, one of `NAMED`, longest flagged
+        first."""
         return list(islice(self._having[flag], count))
 
     def count_of(self, flag: Flag) -> int:
@@ -303,8 +303,8 @@ class HealthTotals:
         )
 
     def _note_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Recompute the flags of containers: of most with column operations, of the few others one
-        by one."""
+        """Recompute the flags of containers. Most are computed with column operations, the others
+        one by one."""
         containers = self._state.containers
         counts = containers.wanted.of(container_ids)
         gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
@@ -405,9 +405,8 @@ def flags_of_all(
 def _may_lack(
     container_ids: NDArray[np.int64], owner: NDArray[np.int64], rows: Rows, needs: Needs
 ) -> NDArray[np.bool_]:
-    """Return the containers for which `has_missing_blocks` must be called; `rows` are replicas with
-    a tree.
-    """
+    """Return a mask of the containers for which `has_missing_blocks` must be called. `rows` are the
+    replicas with a tree."""
     block_counts, bcsids = needs.columns(container_ids)
     promised = np.full(len(container_ids), NOT_KNOWN)
     some = np.unique(owner[rows["tombstone_count"] > 0])

@@ -114,7 +114,7 @@ class LockHoldMetrics(Collector):
 
 
 class _Counts:
-    """Number of values per upper bound."""
+    """Histogram of seconds: the number of values per bucket, and their sum."""
 
     def __init__(self) -> None:
         self._by_bound = [0] * (len(LOCK_BOUNDS_S) + 1)  # the last count: values above all bounds

@@ -155,5 +155,5 @@ class ControlPlaneComponents:
         self.chronicle = StatusHistory(self.state, started_at_ms=self.started_at_ms)
 
     def endpoints(self, datanode_ids: Iterable[str]) -> tuple[DatanodeAddress, ...]:
-        """Return datanodes with their current addresses."""
+        """Return these datanodes with their current addresses, in the given order."""
         return tuple(DatanodeAddress(node, self.views.address(node)) for node in datanode_ids)

@@ -32,11 +32,11 @@ T = TypeVar("T")
 
 
 def _no_pause(_took_s: float) -> None:
-    """Return at once: a pause of no length."""
+    """Default for `pause`: return at once, without a pause."""
 
 
 def _no_look() -> None:
-    """Return at once: no containers are checked beyond the first portion."""
+    """Default for `look_on`: return at once, without a check of further containers."""
 
 
 class ControlPlane(ControlPlaneComponents):
@@ -128,7 +128,8 @@ class ControlPlane(ControlPlaneComponents):
             )
 
     def _portion(self, pause: Callable[[float], object], step: Callable[[StateChange], T]) -> T:
-        """Run one step of a tick; return its result."""
+        """Run one step of a tick in its own change, then call `pause` with the seconds it took.
+        Return the step's result."""
         began_s = self.clock.monotonic_s()
         with self.access.change() as change:
             found = step(change)
@@ -136,8 +137,8 @@ class ControlPlane(ControlPlaneComponents):
         return found
 
     def _note_node(self, change: StateChange) -> bool:
-        """Schedule the containers of a node whose health changed; return False if there is no such
-        node."""
+        """Process one node whose health changed: schedule its containers for checks, and if it
+        died, give up its commands. Return False if no node's health changed."""
         changed = self.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
             held = self.state.replicas.ids_on(datanode_id)
@@ -221,8 +222,8 @@ class ControlPlane(ControlPlaneComponents):
         self.chronicle.verified(change, verified)
 
     def _unsettled_on(self, datanode_id: str) -> list[int]:
-        """Return the unfinished containers that may have waited for this node, or must wait for it
-        again."""
+        """Return the unfinished containers with a replica on this node, or that wait for one; a
+        change of the node's health affects them."""
         closing = self.state.containers.closing
         waiting = closing.union(self.state.transactions.container_ids())
         if not waiting:  # usual after a start, when each node has tens of thousands

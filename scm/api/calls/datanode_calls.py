@@ -104,7 +104,8 @@ class DatanodeCalls:
             )
 
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
-        """Record the call of a datanode; return False if another process of it registered later."""
+        """Record a heartbeat; return False if another process of the datanode registered later.
+        Raise UnavailableError(CANCELLED) if the caller no longer waits."""
         if not is_awaited():
             raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} timed out")
         if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
@@ -170,8 +171,8 @@ class DatanodeCalls:
         return ordered & asked, named
 
     def _addressed(self, change: StateChange, command: PendingCommand) -> PendingCommand:
-        """Return a command with the details that are known only when it is sent; record its
-        sources."""
+        """Return a command with the details that are known only when it is sent. Record its source
+        datanodes in memory."""
         addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
         if addressed.sources:
             change.set_volatile(self._parts.state.commands, addressed)

@@ -14,7 +14,7 @@ GONE: Final = OpState.DECOMMISSIONED
 
 
 def is_silent(view: NodeView) -> bool:
-    """Return True if a node, whose replicas count, has sent no recent heartbeat."""
+    """Return True if a node that has not left the cluster is STALE or DEAD."""
     return view.health is not NodeHealthState.HEALTHY and view.node.op_state is not GONE
 
 

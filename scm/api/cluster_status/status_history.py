@@ -66,8 +66,8 @@ class StatusHistory:
         done: tuple[int, int, int],
         now_s: float,
     ) -> None:
-        """Record a sample. `done` are the counts of done and failed commands, and the bytes moved,
-        since the start."""
+        """Record a sample, and the verdict if it changed. `done` are totals since the start: done
+        commands, failed commands, and bytes moved."""
         self._noted_at_s = now_s
         if self._is_first:
             self._is_first = False
@@ -96,7 +96,8 @@ class StatusHistory:
             change.remove(self._state.verifications, old.at_ms)
 
     def last_verified(self) -> LastVerification:
-        """Return the result of the last verification, which may be older than this start."""
+        """Return the result of the last verification by Spark, which may have run before this
+        start."""
         known = self._state.verifications.by_time()
         if not known:
             return LastVerification()
@@ -139,7 +140,7 @@ class StatusHistory:
 def sample_of(
     look: Look, verdict: DataVerdict, *, done: int, failed: int, moved_bytes: int
 ) -> StatusSample:
-    """Return the numbers of a look that are kept in the history."""
+    """Return the sample that the history keeps of the facts in `look`."""
     sums, counts = look.sums, look.counts
     return StatusSample(
         level=0,

@@ -89,8 +89,8 @@ def _curve(
     value: Callable[[StatusSample], float | None],
     spoken: Callable[[float], str],
 ) -> dict[str, Any]:
-    """Return one number per hour as bars, scaled to the largest; `spoken` formats the largest
-    number."""
+    """Return one curve for the template: its title, a bar per hour scaled to the largest value, and
+    the largest value as text by `spoken`."""
     points = [
         (_x(sample.at_ms, now_ms - WEEKS_MS), number)
         for sample in samples
