@@ -29,8 +29,8 @@ class ReadPreference:
         self._unchanged = state.settled()  # containers whose cached entries are current
 
     def locations(self, container: Container) -> tuple[tuple[DatanodeAddress, ...], int]:
-        """Return the datanodes from which to read a container, most promising first, and how many
-        of the first ones are equally good."""
+        """Return the datanodes from which to read a container, most promising first, and the number
+        of datanodes that are as good as the first."""
         holders = self._standings_of(container)
         nodes = self._nodes.health_of([holder[0] for holder in holders])
         ranked = []
@@ -50,10 +50,11 @@ class ReadPreference:
         return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
-        """Return the datanodes that should have data to read, and for each whether its replica is
-        bad and whether it lacks commits. The result is cached until the container changes, because
-        clients request keys of the same containers repeatedly and each evaluation decodes all
-        replicas."""
+        """Return (datanode, is replica bad, lacks commits) for each datanode with data to read.
+
+        The result is cached until the container changes, because clients request keys of the same
+        containers repeatedly and each evaluation decodes all replicas.
+        """
         container_id = container.container_id
         if container_id in self._unchanged and container_id in self._standings:
             return self._standings[container_id]

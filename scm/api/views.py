@@ -63,8 +63,7 @@ class ContainerView:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the container: those of the largest replica, or the committed bytes if they are
-        more."""
+        """Bytes of the container, see the function `used_bytes`."""
         return used_bytes(self.container, [view.replica for view in self.replicas])
 
 
@@ -202,8 +201,8 @@ class ViewBuilder(ControlComponent):
         return page, 0
 
     def _is_made(self, container_id: int) -> bool:
-        """Return True if this control plane made the container. Ids in gaps are skipped without
-        reading replicas."""
+        """Return True if this control plane made the container. `containers` skips other ids
+        without reading replicas."""
         state = self._state
         is_known = state.containers.get(container_id) is not None
         return is_known or state.forgotten.get(container_id) is not None

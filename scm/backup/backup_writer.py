@@ -152,8 +152,8 @@ def _stamp(now_ms: int) -> str:
 
 @contextmanager
 def _alone(to: Path) -> Iterator[None]:
-    """Prevent a second backup into the same directory. Raise UnavailableError(BUSY) if one is
-    running."""
+    """Lock the directory `to` against a second backup during the body. Raise UnavailableError(BUSY)
+    if another backup holds the lock."""
     descriptor = os.open(to / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     try:
         try:

@@ -133,8 +133,8 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
 
 
 def sync_file(path: Path) -> None:
-    """Sync a file or a directory to the medium and drop it from the page cache. The next reader
-    then reads the medium."""
+    """Sync a file or a directory to the disk and drop it from the page cache, so that the next
+    reader reads from the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -169,7 +169,7 @@ def _look_at(
 
 @contextmanager
 def _disk_errors(directory: Path) -> Iterator[None]:
-    """Convert an LMDB error of the body to the disk error that it means."""
+    """Convert an LMDB error raised in the body to an OSError that names the directory."""
     try:
         yield
     except lmdb.Error as error:

@@ -1,8 +1,8 @@
 """The manifest of a backup, `manifest.json`: its source and the checksum of its bytes.
 
 The manifest is written last, and then the directory is renamed. A directory without a manifest is
-no backup. The manifest contains a checksum of itself, so that a cluster id or a time that the
-medium corrupted is not trusted.
+no backup. The manifest contains a checksum of itself, so that a cluster id or a time that the disk
+corrupted is not trusted.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class BackupManifest:
     size_bytes: int
 
     def encoded(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the bytes of `manifest.json`, including the checksum of the manifest itself."""
         facts = {"format": FORMAT, **asdict(self)}
         facts["checksum"] = _checksum(facts)
         return json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"

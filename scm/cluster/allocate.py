@@ -38,7 +38,7 @@ class TargetCandidate:
 
     @property
     def load(self) -> int:
-        """Used and promised share of the capacity, in steps."""
+        """Used and promised share of the capacity, in units of 1/LOAD_STEPS."""
         return (self.used_bytes + self.scheduled_bytes) * LOAD_STEPS // max(1, self.capacity_bytes)
 
 
@@ -79,6 +79,6 @@ def choose_nodes(
 
 
 def tie(container_id: int, datanode_id: str) -> int:
-    """Return a sort key for equal nodes. The order differs between containers and is always the
-    same for one container."""
+    """Return a sort key that breaks ties between nodes: constant for one container, different
+    between containers."""
     return zlib.crc32(f"{container_id}:{datanode_id}".encode())

@@ -74,12 +74,13 @@ class ContainerContext:
 
 
 def needed_bytes(case: ContainerContext) -> int:
-    """Return the space that another replica or shard of this container needs while it is made."""
+    """Return the bytes that a node must have free while it makes another replica or shard of this
+    container."""
     return IMPORT_SPACE_FACTOR * max((p.replica.used_bytes for p in case.placed), default=0)
 
 
 def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:
-    """Return True if a replica counts for its rack: it is good, and its node is neither dead nor
+    """Return True if a replica counts for its rack: it is not bad, and its node is neither dead nor
     leaving."""
     is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
     return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
@@ -109,10 +110,10 @@ def _misplaced(case: ContainerContext, racks: list[str]) -> int:
 
 
 def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
-    """Return two sets of nodes to which no copy goes. The nodes in the first set count for racks:
-    they have good replicas (also in maintenance) or pending copies. The nodes in the second set do
-    not count: their replicas are bad, leaving or being deleted. Nodes that died in maintenance are
-    in neither set."""
+    """Return two sets of nodes that must not get a copy: those that count for racks, and the
+    others. Nodes in the first set have intact replicas (also in maintenance) or pending copies.
+    Those in the second have replicas that are bad, leaving or being deleted. Nodes that died in
+    maintenance are in neither."""
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
         if p.health is NodeHealthState.DEAD:

@@ -30,7 +30,7 @@ class ContainerContexts:
         self._turn: dict[str, TargetCandidate] | None = None
 
     def case(self, container: Container) -> ContainerContext:
-        """Return a container with all facts that affect its health."""
+        """Return a container with its replicas, their nodes, and its pending copies and deletes."""
         container_id = container.container_id
         replicas = self.state.replicas.of(container_id)
         holders = {replica.datanode_id for replica in replicas}
@@ -57,19 +57,20 @@ class ContainerContexts:
         return datanode_id in self.reports.confirmed
 
     def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
-        """Return the positions of the containers that had bad replicas at the last evaluation."""
+        """Return the indexes in `container_ids` of the containers that had bad replicas when last
+        evaluated."""
         return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
 
     def healable_holders(self, container_id: int) -> frozenset[str]:
-        """Return the datanodes whose replica became bad recently, so that a repair may still heal
-        it."""
+        """Return the datanodes whose replica of a container became bad recently, so that a repair
+        may still heal it."""
         container = self.state.containers.get(container_id)
         if container is None:
             return frozenset()
         return self._hopeful(container, self.state.replicas.of(container_id))
 
     def all_hopeful(self) -> frozenset[tuple[int, str]]:
-        """Return the bad replicas that a repair may heal, by container and datanode."""
+        """Return the bad replicas that a repair may still heal, as (container id, datanode id)."""
         return frozenset(
             (number, node)
             for number in list(self._bad_since_s)
@@ -101,13 +102,15 @@ class ContainerContexts:
         return any(not holders.issubset(t.acknowledged_by) for t in transactions)
 
     def _stays(self, datanode_id: str) -> bool:
-        """Return True if no operator ordered the node to leave or to go into maintenance."""
+        """Return True if the node is in service, that is, no operator ordered it to leave or into
+        maintenance."""
         node = self.state.nodes.get(datanode_id)
         return node is None or node.op_state is OpState.IN_SERVICE
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
-        """Evaluate the nodes at most once during the body; see `reserve_space`."""
+        """Cache the result of `candidates` during the body; `reserve_space` updates the cached
+        result."""
         self._is_one_turn = True
         try:
             yield
@@ -115,7 +118,7 @@ class ContainerContexts:
             self._is_one_turn, self._turn = False, None
 
     def reserve_space(self, datanode_id: str, size_bytes: int) -> None:
-        """Count space that this step promised to a copy on a node."""
+        """Subtract the bytes of a new copy from the space of a node in the cached candidates."""
         if self._turn is not None and datanode_id in self._turn:
             known = self._turn[datanode_id]
             scheduled_bytes = known.scheduled_bytes + size_bytes
@@ -172,11 +175,11 @@ class ContainerContexts:
         )
 
     def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
-        """Return the datanodes whose replica became bad recently, so that a repair may still heal
-        it.
+        """Return the datanodes whose replica of the container became bad less than
+        `repair_grace_ms` ago.
 
         To heal a chunk in place is cheaper and safer than to copy a container. A repair therefore
-        gets a limited time before a copy is ordered.
+        gets this time before a copy is ordered.
         """
         bad = {
             replica.datanode_id

@@ -26,7 +26,8 @@ class DecisionContext:
 
 @dataclass(eq=False)
 class ControlComponent:
-    """A component of the control plane; the shared dependencies are its attributes."""
+    """Base class of the control plane's components; copies the shared dependencies to attributes.
+    """
 
     basis: InitVar[DecisionContext]
 

@@ -41,7 +41,7 @@ class LastReplicaTracker:
         self._held: defaultdict[str, set[int]] = defaultdict(set)
 
     def recount(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Mark these containers as changed; undo it if the change fails."""
+        """Mark these containers as changed. If the change fails, the marks are removed again."""
         if container_ids:
             self.recount_all(change, np.fromiter(container_ids, np.int64, len(container_ids)))
 
@@ -85,7 +85,8 @@ class LastReplicaTracker:
     def _is_among(
         self, numbers: NDArray[np.uint32], is_so: Callable[[str], bool]
     ) -> NDArray[np.bool_]:
-        """Return the rows whose word satisfies `is_so`. Each word is evaluated once."""
+        """Return a mask of the rows whose word satisfies `is_so`. Each distinct word is evaluated
+        once."""
         distinct, which = np.unique(numbers, return_inverse=True)
         words = self._state.replicas.words(distinct.tolist())
         return np.array([is_so(word) for word in words], np.bool_)[which]

@@ -130,13 +130,15 @@ def with_observed_state(
 
 
 def without_replica(container: Container, datanode_id: str) -> Container:
-    """Return the container without a chosen datanode that is known to have no replica."""
+    """Return the container without a datanode in its pipeline, because that datanode has no
+    replica."""
     awaited = tuple(node for node in container.pipeline if node != datanode_id)
     return replace(container, pipeline=awaited)
 
 
 def is_written(container: Container) -> bool:
-    """Return True if a container ever had data. If not, any replica that appears restores it."""
+    """Return True if a container ever had data. A container without data is restored by any replica
+    that appears."""
     return container.sequence_id > 0 or container.committed_count > 0
 
 
@@ -187,7 +189,7 @@ def closes_due(
 def close_obstacle(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int
 ) -> Obstacle:
-    """Return what prevents closing a container at the last commit of its closed replicas."""
+    """Return the obstacle to closing a container at the last commit of its closed replicas."""
     closed = [r for r in replicas if r.state in CLOSED_STATES and not r.load_error]
     others = [r.bcsid for r in replicas if r not in closed and r.state in _WITNESSES]
     found = obstacle_of(
@@ -227,8 +229,8 @@ def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
 def _final_close(
     container: Container, replica: Replica, replicas: Sequence[Replica]
 ) -> CloseCommand | None:
-    """Return the command that closes a QUASI_CLOSED replica with all commits for good, if its data
-    is proven. Otherwise return None.
+    """Return the command that closes a QUASI_CLOSED replica with all commits, or None if its data
+    is not proven.
 
     If a CLOSED replica has all commits, the trees must be equal, because a bcsid alone does not
     prove the data. Only a shard of the same index can be equal.
@@ -281,7 +283,7 @@ def _has_all_that_counts(
 def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
     """Return the highest committed bcsid, from the writer and from the replicas.
 
-    An UNHEALTHY replica does not count, because its own metadata is in doubt.
+    An UNHEALTHY replica does not count, because its own metadata is uncertain.
     """
     held = (r.bcsid for r in replicas if r.state is not ReplicaState.UNHEALTHY)
     return max([container.sequence_id, *held])
@@ -290,8 +292,8 @@ def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
 def _events(
     container: Container, replicas: Sequence[Replica], *, is_awaiting: bool
 ) -> list[ContainerEvent]:
-    """Return the events that follow from the replicas. `is_awaiting` is True if a chosen datanode
-    has not reported yet."""
+    """Return the events that follow from the replicas. `is_awaiting` is True if a datanode of the
+    pipeline has not reported yet."""
     if not replicas:
         is_unwritten = not container.pipeline and not container.committed_count
         return [ContainerEvent.NEVER_WRITTEN] if is_unwritten else []

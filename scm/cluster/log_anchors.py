@@ -37,8 +37,8 @@ class AnchorKeeper(ControlComponent):
 
     @locked
     def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
-        """Return the anchors of logs, by datanode and volume. Without a datanode, return only the
-        newest anchor of each log."""
+        """Return the anchors of logs, sorted by datanode and volume. Without a datanode id, return
+        only the newest anchor of each log."""
         chosen = [
             one if datanode_id else VolumeAnchors(one.datanode_id, one.volume_id, one.anchors[-1:])
             for one in self._state.anchors.values()
@@ -63,8 +63,8 @@ class AnchorKeeper(ControlComponent):
         change.put(table, known.followed_by(anchor))
 
     def _went_back(self, known: VolumeAnchors, volume: ReportedVolume) -> bool:
-        """Return True if a log is shorter than before, or has another entry at the same position.
-        This is logged once."""
+        """Return True if a log is shorter than its last anchor, or has another entry at that
+        position. Log this once."""
         last = known.anchors[-1]
         if volume.log_count > last.count or (volume.log_count, volume.log_checksum) == (
             last.count,

@@ -247,7 +247,8 @@ class NodeManager:
         return (self._clock.monotonic_s() - since_s) * 1000 > self._options.stale_after_ms
 
     def forget(self, datanode_id: str) -> None:
-        """Forget a removed node. This cannot be undone; the node only has to register again."""
+        """Drop everything recorded in memory about a removed node. If the node returns, it
+        registers again."""
         self.dead.discard(datanode_id)
         self._registered.discard(datanode_id)
         self._live.pop(datanode_id, None)
@@ -257,8 +258,8 @@ class NodeManager:
         self._rack_count = None
 
     def live_replicas(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
-        """Return the replicas on nodes that are not DEAD. The last report of a dead node blocks
-        nothing.
+        """Return the replicas on nodes that are not DEAD, because a dead node's last report must
+        not block a decision.
 
         A dead node may come back with its replica. Therefore nothing is deleted because of its last
         report, and its pending deletes are sent again.
@@ -351,8 +352,8 @@ class NodeManager:
         return self._clock.monotonic_s() - self._failed_at_s[datanode_id] < pause_s
 
     def has_failed_lately(self, datanode_id: str) -> bool:
-        """Return True if a writer reported a failure of this node recently, that is, within the
-        time after which a silent node is STALE."""
+        """Return True if a writer reported a failure of this node within the last `stale_after_ms`.
+        """
         failed_at_s = self._failed_at_s.get(datanode_id)
         if failed_at_s is None:
             return False
@@ -387,7 +388,8 @@ class NodeManager:
         return changed
 
     def _record_health(self, change: StateChange, node: Node) -> bool:
-        """Log a change of a node's health; return True if it affects the node's replicas."""
+        """Record and log a change of a node's health. Return True if its replicas must be
+        processed."""
         health = self.health(node.datanode_id)
         before = self._seen_health.get(node.datanode_id)
         if health is before:
@@ -409,8 +411,8 @@ class NodeManager:
         return True
 
     def _see(self, change: StateChange, datanode_id: str, health: NodeHealthState) -> None:
-        """Record the health of a node as processed. If the change fails, restore the earlier
-        health, so that the change of health is processed again."""
+        """Record that a node's health was processed. If the change fails, restore the earlier
+        health, so that the node is processed again."""
         seen, dead = self._seen_health, self.dead
         before, was_dead = seen.get(datanode_id), datanode_id in dead
 

@@ -27,7 +27,8 @@ class RejectedReportParts:
         self._strangers: dict[str, tuple[float, str]] = {}
 
     def record(self, datanode_id: str, refused: Sequence[str]) -> None:
-        """Record what was left out of a call. A fault that repeats is logged once."""
+        """Record that parts of a call were left out. Log this only if none were recorded recently.
+        """
         if not refused:
             return
         self._drop_old()
@@ -41,7 +42,7 @@ class RejectedReportParts:
         self._last[datanode_id] = (self._clock.monotonic_s(), refused[0])
 
     def mark_unknown(self, datanode_id: str, why: str) -> None:
-        """Record a datanode that was not admitted. A repeated attempt is logged once."""
+        """Record that a datanode's registration was rejected. Log only its first attempt."""
         self._drop_old()
         if datanode_id not in self._strangers:
             if len(self._strangers) >= STRANGERS_MAX:

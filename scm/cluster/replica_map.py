@@ -66,12 +66,12 @@ class NodeReplicaReport:
 
 @dataclass(slots=True)
 class _Assembly:
-    """A full report of which some pages have arrived."""
+    """A full report of which only some pages have arrived yet."""
 
     report_id: int
     next_page: int = 0
     seen: list[Ids] = field(default_factory=list)
-    """Containers that were named, page by page; none is removed from this list."""
+    """Containers that the pages named, one array per page; only ever appended to."""
     deleted: set[int] = field(default_factory=set)
 
     @property
@@ -110,18 +110,18 @@ class ReportProcessor:
         self.cut_off.discard(datanode_id)
 
     def note_known(self, change: StateChange, container_id: int) -> None:
-        """Record that the state now contains this container."""
+        """Remove a container from the unknown containers, because the state now contains it."""
         _discard_undoably(change, self.unknown_container_ids, container_id)
 
     def mark_unknown(self, change: StateChange, container_id: int) -> None:
-        """Record that the state does not contain this container."""
+        """Add a container to the unknown containers, because the state does not contain it."""
         _put_in(change, self.unknown_container_ids, container_id)
 
     def within(
         self, datanode_id: str, report: NodeReplicaReport, count_max: int
     ) -> NodeReplicaReport:
-        """Return a report with at most `count_max` replicas of a datanode; `refused` of the result
-        says that some were left out. Replicas that the map already contains are never left out."""
+        """Return a report cut to at most `count_max` replicas of a datanode; its `refused` names
+        the excess. Replicas that the map already contains are never left out."""
         assembly = self._assemblies.get(datanode_id)
         if assembly is not None and assembly.named_count > 2 * count_max:
             why = f"reports: more than {2 * count_max:,} replicas in one full report"
@@ -233,8 +233,8 @@ class ReportProcessor:
                 )
 
     def _note_later(self, datanode_id: str, container_id: int) -> None:
-        """Log, once, a container whose id this state has not assigned yet: a later state assigned
-        it."""
+        """Log once that a datanode has a container whose id this state has not assigned yet, which
+        means that a later state assigned it."""
         is_later = container_id >= self._state.counters["next_container_id"]
         if is_later and not self._is_older and self._state.restored is None:
             self._is_older = True
@@ -247,14 +247,14 @@ class ReportProcessor:
 
 
 def _put_in(change: StateChange, noted: set[T], one: T) -> None:
-    """Add an item to a set; undo it if the change fails."""
+    """Add an item to a set, and register the undo for the case that the change fails."""
     if one not in noted:
         noted.add(one)
         change.on_undo(partial(noted.discard, one))
 
 
 def _discard_undoably(change: StateChange, noted: set[T], one: T) -> None:
-    """Remove an item from a set; undo it if the change fails."""
+    """Remove an item from a set, and register the undo for the case that the change fails."""
     if one in noted:
         noted.discard(one)
         change.on_undo(partial(noted.add, one))

@@ -220,7 +220,7 @@ class SafeMode(ControlComponent):
         return self.reevaluate()
 
     def _restore_on_rollback(self, change: StateChange) -> None:
-        """Restore the present gate if the change fails."""
+        """Register the restore of the present status for the case that the change fails."""
         before = self._gate
         change.on_undo(lambda: setattr(self, "_gate", before))
 
@@ -243,8 +243,8 @@ class SafeMode(ControlComponent):
         return self._gate
 
     def _containers(self) -> ReportedCount:
-        """Count the containers. Each count scans all containers that keys need. The result is kept
-        until another node is seen, because every call needs it while safe mode is on."""
+        """Return the count of reported containers, cached until another node has reported. A count
+        scans all containers that keys need, and every call needs it while safe mode is on."""
         if self._reported is None or self._reported[0] != len(self._seen):
             self._reported = len(self._seen), self._count()
         return self._reported[1]
@@ -269,8 +269,8 @@ class SafeMode(ControlComponent):
     def _indexes(
         self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int
     ) -> NDArray[np.int64]:
-        """Return, per container, the number of indexes of which these nodes have a readable
-        replica."""
+        """Return for each container the number of replica indexes that these nodes have readable.
+        """
         numbers, places = np.unique(rows["datanode"], return_inverse=True)
         is_one = np.array([w in node_ids for w in self._state.replicas.words(numbers.tolist())])
         is_good = ~np.isin(rows["state"], _UNREADABLE) & (rows["error"] == NO_WORD)
@@ -281,7 +281,7 @@ class SafeMode(ControlComponent):
 
 
 def _to_recover(restored: RestoreRecord) -> str:
-    """Return a text with the time of the restored state, which says that it must be recovered."""
+    """Return the reason for safe mode of a restored state, with the time of its backup."""
     if not restored.taken_at_ms:
         return (
             "datanodes have seen a later state than this one: suture scm recover brings back what "

@@ -211,15 +211,16 @@ class BlockDeletion(ControlComponent):
                 self._begin_again(change, container_id)
 
     def _left_behind(self) -> set[int]:
-        """Return the containers that are not closed for good and that no key needs. They may be
-        blocked by a block that one replica has and of which no peer has the tombstone or the
-        record."""
+        """Return the ids of containers in transition to CLOSED that no key needs.
+
+        One replica may have a block of which no peer has the tombstone or the record.
+        """
         blocks_in = self._state.keys.blocks_in
         return {number for number in self._state.containers.closing if not blocks_in(number)}
 
     def _next_uneven(self, container_ids: Collection[int]) -> Sequence[int]:
-        """Return some of these containers in rotation. There may be very many if a disk lost block
-        records."""
+        """Return the next few of these containers, in rotation, because a disk that lost block
+        records may cause very many."""
         ordered = sorted(container_ids)
         first = bisect_left(ordered, self._uneven_at)
         chosen = ordered[first : first + UNEVEN_PER_TURN]
@@ -310,7 +311,7 @@ class BlockDeletion(ControlComponent):
             self._resting.add(container_id)
 
     def being_deleted(self, container_id: int) -> frozenset[int]:
-        """Return the blocks of a container whose delete has not ended."""
+        """Return the ids of a container's blocks whose delete is still pending."""
         transactions = self._state.transactions.of(container_id)
         return frozenset(
             local_id for transaction in transactions for local_id in transaction.local_ids
@@ -434,14 +435,14 @@ class BlockDeletion(ControlComponent):
         return ids
 
     def _tell_holders(self, container_ids: Iterable[int]) -> None:
-        """Record that the datanodes with replicas of these containers have pending deletes."""
+        """Mark these containers as having pending deletes on each datanode with a replica."""
         for container_id in container_ids:
             for replica in self._state.replicas.of(container_id):
                 self._to_tell[replica.datanode_id][container_id] = None
 
     def _owed_by(self, datanode_id: str) -> tuple[DeleteTransaction, ...]:
-        """Return the transactions that a datanode has not acknowledged, oldest first, at most as
-        many as one command carries.
+        """Return the oldest transactions that a datanode has not acknowledged, as many as one
+        command carries.
 
         Every heartbeat calls this method. Containers with nothing pending on the datanode are not
         checked again until they change or the datanode registers.
@@ -472,8 +473,8 @@ class BlockDeletion(ControlComponent):
     def _unacknowledged(self, container_id: int, datanode_id: str) -> list[DeleteTransaction]:
         """Return the transactions of a container that may be sent to a datanode, oldest first.
 
-        Return an empty list for a container that is not closed, and for a replica that cannot carry
-        them out now.
+        Return an empty list if the container is not closed, or if the replica cannot carry them out
+        now.
         """
         replica = self._state.replicas.get((container_id, datanode_id))
         container = self._state.containers.get(container_id)

@@ -101,7 +101,7 @@ class CloseCommands(ControlComponent):
         return self._commands.is_sendable(datanode_id) and self._nodes.takes_commands(datanode_id)
 
     def _is_superseded(self, pending: PendingCommand, command: lifecycle.CloseCommand) -> bool:
-        """Return True if an unsent close command names another commit than the right one, or uses
-        more force."""
+        """Return True if an unsent close command must be replaced: it names another commit than
+        `command`, or uses force that `command` does not."""
         is_other = pending.bcsid != command.bcsid or pending.force > command.force
         return pending.sent_at_s is None and is_other

@@ -1,4 +1,5 @@
-"""Rules for closing a container for good: the evidence, and the abandoned commits. Pure.
+"""Rules for closing a container without its last commits: the evidence, and the abandoned commits.
+Pure.
 
 Normally a container closes by itself, because a closed replica has all commits
 (`scm.cluster.lifecycle`). This module decides if the only replica with the last commit is gone or
@@ -10,8 +11,8 @@ wrote. The rule is that of `health.quasi_closed`:
 - If that would abandon an acknowledged commit, or in any other case, an operator must force it.
 
 The container closes at the last commit that a closed replica has. A commit is acknowledged if a key
-needs its block, because the client was told that the block is stored. A replica with more commits
-than the container then has is kept, whatever its state.
+needs its block, because the client received an answer that the block is stored. A replica with more
+commits than the container then has is kept, whatever its state.
 """
 
 from collections.abc import Collection, Sequence
@@ -116,7 +117,8 @@ def closure(
 
 
 def standing(container: Container, replica: Replica) -> str:
-    """Return why a replica is not CLOSED although no close of it is due; empty if it is CLOSED."""
+    """Return the reason why a replica for which no close is due is not CLOSED; "" if it is CLOSED.
+    """
     node, state = replica.datanode_id, replica.state
     if replica.load_error:
         return f"{node} cannot load its replica"

@@ -235,11 +235,11 @@ class WriterSessions(ControlComponent):
         scheme: str,
         no_room: UnavailableError,
     ) -> Container:
-        """Return a container of another session, longest idle first. First choice is one without
-        uncommitted blocks. Otherwise close such containers until there is space for a new one.
+        """Take over a container of another session for this one, longest idle first.
 
-        Raise UnavailableError(BUSY) if only the uncommitted blocks of other sessions prevent it,
-        and otherwise `no_room`.
+        Prefer a container without uncommitted blocks. If none fits, close such containers until a
+        new one has space. Raise UnavailableError(BUSY) if only the uncommitted blocks of other
+        sessions prevent it, and otherwise `no_room`.
         """
         opened = [one for one in self._state.containers.open_all() if one.client_id != client_id]
         opened.sort(key=lambda one: (self._active_at_s.get(one.container_id, 0), one.container_id))
@@ -276,9 +276,9 @@ class WriterSessions(ControlComponent):
     def _goes_on(self, container: Container) -> bool:
         """Return True if a container accepts blocks although one of its replicas failed.
 
-        This is so only if there are not enough other nodes. A new container would then also have a
-        replica on the failed node. Each block written during an outage would get its own container,
-        which would have to be closed, copied and repaired when the node is back.
+        It does so only if there are not enough other nodes, because a new container would then also
+        have a replica on the failed node. Each block written during an outage would get its own
+        container, which would have to be closed, copied and repaired when the node is back.
         """
         if container.scheme or not _has_majority(container):
             return False
@@ -434,7 +434,7 @@ class WriterSessions(ControlComponent):
         )
 
     def _close_settled(self, change: StateChange, container_ids: set[int]) -> list[int]:
-        """Close those of these containers that are sealed and have no uncommitted blocks; return
+        """Close those of these containers that are sealed and have no uncommitted blocks. Return
         their ids."""
         closed = []
         for container_id in sorted(container_ids):

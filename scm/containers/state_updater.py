@@ -57,15 +57,15 @@ class ContainerStateUpdater(ControlComponent):
             self.move(change, container, self._seen(container, now_ms))
 
     def observe_struck(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Update containers again after some of their replica records were removed."""
+        """Update the states of containers after some of their replica records were removed."""
         self._last_copies.recount(change, container_ids)
         self.update_containers(change, container_ids)
 
     def _seen(self, container: Container, now_ms: int) -> Container:
-        """Return a container in the state that its datanodes show, without dead ones.
+        """Return a container in the state that its replicas on live datanodes imply.
 
-        The control plane does not wait for a dead datanode. If only dead datanodes have replicas,
-        it concludes nothing, because they may come back.
+        The pipeline of a container that is not OPEN loses its dead datanodes. If only dead
+        datanodes have replicas, the container is returned unchanged, because they may come back.
         """
         container_id = container.container_id
         living = self._cases.live_replicas(container_id)

@@ -117,6 +117,6 @@ def _volume_weight(place: RankedVolume) -> tuple[int, ...]:
 
 
 def _staleness(at_ms: int) -> int:
-    """Return a number that grows with the age of the verification; the lowest number if nothing
-    needs a verification."""
+    """Return a sort key that grows with the age of the last verification; the minimum if the volume
+    has nothing to verify."""
     return -(2**63) if at_ms == NOTHING_TO_VERIFY else -at_ms

@@ -77,7 +77,7 @@ class SnapshotData:
     barred: frozenset[tuple[int, str]] = frozenset()
     """Replicas for which no commands are sent, by container and datanode."""
     healable_holders: frozenset[tuple[int, str]] = frozenset()
-    """Bad replicas that a repair may still heal."""
+    """Damaged replicas that a repair may still heal."""
     acknowledged: Mapping[int, int] = field(default_factory=dict)
     """Last acknowledged commit of each container: the last commit that a key needs or needed."""
     keys: Iterable[Key] = ()
@@ -149,7 +149,8 @@ def _keys_at_risk(world: SnapshotData) -> dict[str, object]:
 
 
 def _free_id(world: SnapshotData, directory: Path) -> str:
-    """Return a name from time and term; a second snapshot in a millisecond gets a suffix."""
+    """Return an unused snapshot name made of time and term, with a suffix if the name exists
+    already."""
     name = f"{world.as_of_ms:013d}-t{world.term}"
     candidate, repeat = name, 1
     while (directory / candidate).exists():
@@ -236,8 +237,8 @@ def _pending_row(op: PendingOp) -> Row:
 
 
 def _taken_from(noun: type, table: str) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that reads a table's columns from a value whose fields have the same
-    names."""
+    """Return a function that converts a value of type `noun` to the columns of a table with the
+    same names."""
     of_noun = {field.name for field in fields(noun)}
     names = tuple(column.name for column in TABLES[table] if column.name in of_noun)
     values_of = attrgetter(*names)

@@ -122,7 +122,7 @@ def select_sendable(
 
 
 def _beside(kind: CommandKind, busy: Mapping[CommandKind, int]) -> int:
-    """Return the weighted replications of a datanode apart from those of `kind`."""
+    """Return the weighted load of a datanode's replications, without commands of `kind`."""
     copies = busy[CommandKind.REPLICATE]
     rebuilds = RECONSTRUCT_WEIGHT * busy[CommandKind.RECONSTRUCT]
     match kind:
@@ -179,9 +179,9 @@ def expired(
 
 
 def deadline_s(command: PendingCommand, first_s: float, bytes_per_s: int = 0) -> float:
-    """Return how many seconds a command may be unanswered. A LOW command gets more time, because it
-    waits for others. A large one gets the time that its bytes take at `bytes_per_s` (0 = no such
-    time). Rebuilt blocks add their time."""
+    """Return for how many seconds a command may remain unanswered. A LOW command gets more time,
+    because it waits for others. A large one gets the time that its bytes take at `bytes_per_s` (0 =
+    no such time), and each rebuilt block adds BLOCK_S."""
     moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
     moving_s += command.block_count * BLOCK_S
     return (

@@ -19,13 +19,13 @@ from suture.errors import Code
 
 _OF_A_REPLICA: Final = frozenset({CommandKind.REPLICATE, CommandKind.DELETE, CommandKind.RECONCILE})
 _OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})
-"""Failures that are no evidence against the replica: the datanodes that had to prove that they have
-its data did not do so. If the replica were excluded for that, it might be the last whole one and
-yet not be copied."""
+"""Failures that are no evidence against the replica, because other datanodes failed to prove that
+they have its data. If the replica were excluded for them, the last intact replica might not be
+copied."""
 
 HOLD_REST_MS: Final = 3_600_000
-"""After this time an excluded replica is tried again. The cause may have been the network, and the
-replica may be the last whole one."""
+"""Time after which an excluded replica is tried again. The network may have caused the failures,
+and the replica may be the last intact one."""
 
 _log = structlog.get_logger("suture.scm")
 
@@ -45,8 +45,8 @@ class FailingReplicas:
         self, change: StateChange, command: PendingCommand, outcome: CommandOutcome
     ) -> None:
         """Exclude a replica whose commands fail repeatedly. Of consecutive failed copies to one
-        target, only the first counts. The target may be the cause, and the source may be the last
-        whole replica."""
+        target, only the first counts, because the target may be the cause and the source may be the
+        last intact replica."""
         key = (command.container_id, command.datanode_id)
         if outcome.state is OutcomeState.EXECUTED:
             self._forget(key)
@@ -71,8 +71,8 @@ class FailingReplicas:
         )
 
     def release_old(self, change: StateChange) -> list[int]:
-        """Release replicas that were excluded long ago, except by an operator; return their
-        containers."""
+        """Release replicas that were excluded long ago, but not those that an operator excluded.
+        Return the ids of their containers."""
         now_ms = self._clock.wall_ms()
         old = [
             hold

@@ -12,7 +12,7 @@ from scm.state.clock import ScmClock
 from scm.state.entities import CommandOutcome, OutcomeState, PendingCommand
 
 REST_S: Final = 3_600.0
-"""Time for which other datanodes are preferred to one that failed."""
+"""Time for which other datanodes are preferred to a datanode that failed as a target."""
 
 
 class FailingTargets:

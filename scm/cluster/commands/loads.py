@@ -41,8 +41,8 @@ def replication_limit(op_state: OpState, replications: int = REPLICATION_LIMIT) 
 def busy_count(
     kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the number of urgent commands at a datanode. The datanode's report may be older than
-    the control plane's last answer."""
+    """Return the number of urgent commands of a kind at a datanode. The datanode's report may be
+    older than the control plane's last answer."""
     sent, low = (
         [
             command.sent_at_s
@@ -62,7 +62,7 @@ def busy_count(
 def load(
     kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the number of commands of a kind that are at a datanode or queued for it."""
+    """Return the number of urgent commands of a kind that are at a datanode or queued for it."""
     waiting = sum(
         command.kind is kind
         and command.sent_at_s is None

@@ -120,7 +120,8 @@ class PendingOps:
         return self._state.commands.count_of_node(datanode_id) < command_limits.QUEUE_MAX
 
     def is_sendable(self, datanode_id: str) -> bool:
-        """Return True if a command queued now would be sent soon."""
+        """Return True if a command queued now would be sent soon: the datanode is reachable and has
+        room."""
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
 
     def is_cooling(self, kind: CommandKind, container_id: int, datanode_id: str = "") -> bool:
@@ -189,19 +190,20 @@ class PendingOps:
         return pause_of(settings, command, racks, self._clock.wall_ms())
 
     def _counted(self, command: PendingCommand) -> PendingCommand:
-        """Return a reconstruct command with the number of blocks that it rebuilds, from replica
-        reports. A container of a million small blocks takes hours whatever its size."""
+        """Return a reconstruct command with its number of blocks added, from replica reports. The
+        number affects the deadline, because a million small blocks take hours whatever their size.
+        """
         if command.kind is not CommandKind.RECONSTRUCT:
             return command
         replicas = self._state.replicas.of(command.container_id)
         return replace(command, block_count=max((r.block_count for r in replicas), default=0))
 
     def _refuse(self, change: StateChange, command: PendingCommand, reason: str) -> None:
-        """Drop a command to which there is an objection when it could be sent.
+        """Drop a command that must not be sent because of an objection. Pause deletes of its
+        container.
 
-        Deletes of the container are then paused. Their requester may not know the objection, and
-        would order the delete again at once, without end. Copies are not paused, because they are
-        urgent.
+        Without the pause, a requester that does not know the objection would order the delete again
+        at once, without end. Copies are not paused, because they are urgent.
         """
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
         if command.kind is CommandKind.DELETE:
@@ -228,8 +230,8 @@ class PendingOps:
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
     def _waits(self, command: PendingCommand) -> bool:
-        """Return True if a reconcile must wait for the reconciles of the minority, so that one
-        replica remains free as a source."""
+        """Return True if a reconcile of the majority must wait for the reconciles of the minority,
+        so that one replica remains free as a source."""
         return command.is_second and any(
             other.kind is CommandKind.RECONCILE and not other.is_second
             for other in self._state.commands.of_container(command.container_id)
@@ -267,7 +269,8 @@ class PendingOps:
         return pending
 
     def waiting_bytes(self, datanode_id: str) -> int:
-        """Return the number of bytes that a datanode must copy before it starts another command."""
+        """Return the bytes of the unanswered copies that a datanode makes before it starts another
+        command."""
         return sum(
             command.size_bytes // 2
             for command in self._state.commands.of_node(datanode_id)
@@ -275,14 +278,15 @@ class PendingOps:
         )
 
     def complete_visible(self, change: StateChange, container_id: int) -> None:
-        """Remove the answered commands of a container whose effect the reports show."""
+        """Remove the answered commands of a container whose effect is visible in replica reports.
+        """
         for command in self._state.commands.of_container(container_id):
             if command.is_answered and self._is_shown(command):
                 change.remove(self._state.commands, command.command_id)
 
     def _is_shown(self, command: PendingCommand) -> bool:
-        """Return True if the replica map shows a command's effect, or if the command has no effect
-        to show."""
+        """Return True if reports show the effect of a command, or if its kind has no visible
+        effect."""
         if command.kind not in _SHOWN:
             return True
         if command.kind is CommandKind.RECONSTRUCT:
@@ -371,8 +375,8 @@ class PendingOps:
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
     def supersede(self, change: StateChange, command: PendingCommand) -> None:
-        """End a command that another command replaces. Its id was returned to a caller, so it needs
-        an outcome."""
+        """End a command that another command replaces, with an outcome, because a caller has its
+        id."""
         message = "another command took its place"
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
@@ -384,8 +388,8 @@ class PendingOps:
         code: Code,
         message: str,
     ) -> None:
-        """End a command without an answer of its datanode. If the datanode has already answered,
-        that answer remains the outcome."""
+        """End a command for which no answer of its datanode is awaited. If the datanode has already
+        answered, that answer remains the outcome."""
         if command.is_answered:  # no report will show its effect
             change.remove(self._state.commands, command.command_id)
             return
@@ -432,7 +436,7 @@ class PendingOps:
                 change.remove(self._state.outcomes, command_id)
 
     def _not_ended(self, change: StateChange, pending: PendingCommand, code: str) -> None:
-        """Keep a command that the datanode skipped for a reason on the SCM's side.
+        """Keep a command that its datanode skipped although the command has not ended.
 
         DUPLICATE means that the command was sent again while it was running; its answer will come.
         STALE_TERM means that it was sent before this SCM's start. It is sent again in the new term.
