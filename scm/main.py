@@ -95,8 +95,8 @@ class TickThread(threading.Thread):
         return quiet_s < max(TICK_QUIET_S_MIN, TICKS_MISSED_MAX * self._interval_s)
 
     def hung(self) -> tuple[str, ...]:
-        """Return the reasons for not feeding the watchdog; an empty list if the loop makes
-        progress.
+        """Return the name of this thread if it must not feed the watchdog; an empty tuple if it
+        makes progress.
 
         A tick may take long after a start, or when many nodes die. Each portion of the tick counts
         as progress.
@@ -120,7 +120,7 @@ class TickThread(threading.Thread):
 
     def _look_on(self) -> None:
         """Check due containers for at most half of the time between two ticks. After each portion,
-        pause for as long as the portion took. Otherwise waiting calls would not get the lock."""
+        pause for as long as the portion took, so that waiting calls get the lock."""
         began_s = time.monotonic()
         until_s = began_s + self._interval_s / 2
         while began_s < until_s and self._control.continue_round():
@@ -130,7 +130,7 @@ class TickThread(threading.Thread):
             began_s = time.monotonic()
 
     def _pause(self, seconds: float) -> bool:
-        """Record progress and wait; return True if the loop must end."""
+        """Record progress and wait `seconds`. Return True if the loop must end."""
         self._pulse.mark()
         return self._stopping.wait(seconds)
 
@@ -224,7 +224,7 @@ def _verifier(
     options: ScmOptions,
     loops: WorkerLoops,
 ) -> SparkLoop | None:
-    """Add the loop with Spark, if it is enabled."""
+    """Create the loop with Spark and add it to `loops`. Return None if it is not enabled."""
     if not command:
         return None
     pulse = ProgressMarker()

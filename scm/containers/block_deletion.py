@@ -211,7 +211,7 @@ class BlockDeletion(ControlComponent):
                 self._begin_again(change, container_id)
 
     def _left_behind(self) -> set[int]:
-        """Return the ids of containers in transition to CLOSED that no key needs.
+        """Return the ids of CLOSING and QUASI_CLOSED containers that no key needs.
 
         One replica may have a block of which no peer has the tombstone or the record.
         """

@@ -1,4 +1,5 @@
-"""Why a container is not healthy yet: since when, what was tried, and what it waits for.
+"""Explains why a container is not healthy yet: since when, past attempts, and what delays the
+repair.
 
 `explain`, the report, the page of the cluster and metrics show the same reasons. A reason names the
 limit, hold, pause or missing datanode that delays the repair. No reason contains an estimate.
@@ -43,7 +44,7 @@ class ContainerWaits(ControlComponent):
     _safe_mode: SafeMode
 
     def of(self, container_id: int) -> ContainerWait | None:
-        """Return the delay of a container, or None if nothing is to be done for it."""
+        """Return the delay of a container's repair; None if the container needs no repair."""
         condition = self._manager.health_of(container_id)
         reasons = tuple(self._reasons(container_id))
         if not condition and not reasons:
@@ -86,7 +87,7 @@ class ContainerWaits(ControlComponent):
             yield "waits for a reconcile, until the replicas' reports have settled (heal_after_ms)"
 
     def _command(self, command: PendingCommand) -> str:
-        """Return what is known of a pending command."""
+        """Return a text with a pending command and the reason why it is not done yet."""
         target = f" to {short_id(command.target_id)}" if command.target_id else ""
         what = f"{command.kind.value} on {short_id(command.datanode_id)}{target}"
         if command.sent_at_s is not None:
@@ -100,7 +101,7 @@ class ContainerWaits(ControlComponent):
         return f"limited: {what} waits for earlier commands of the datanode"
 
     def _missing(self, container: Container) -> Iterator[str]:
-        """Yield why no further copy or rebuild is ordered."""
+        """Yield each reason why no further copy or rebuild of the container is ordered."""
         number = container.container_id
         for kind in (CommandKind.REPLICATE, CommandKind.RECONSTRUCT):
             if self._commands.is_cooling(kind, number):

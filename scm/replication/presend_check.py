@@ -17,14 +17,15 @@ from scm.state.entities import CommandKind, CommandPriority, ContainerState, Pen
 
 @dataclass(eq=False)
 class PreSendCheck(ControlComponent):
-    """Finds objections to commands that are no longer right."""
+    """Finds objections to commands that no longer serve their purpose."""
 
     _judge: LiveHealthJudge
     _reconciles: ReconcileScheduler
     _coding: Reconstructor
 
     def named_by(self, commands: Sequence[PendingCommand]) -> list[tuple[str, ...]]:
-        """Return the datanodes that each command names, besides the datanode that receives it."""
+        """Return for each command the datanodes that it names, without the datanode that receives
+        it."""
         if not commands:
             return []
         deletes = {c.container_id for c in commands if c.kind is CommandKind.DELETE}
@@ -45,9 +46,8 @@ class PreSendCheck(ControlComponent):
                 return ()
 
     def _witnesses_of(self, command: PendingCommand, removals: Removals) -> tuple[str, ...]:
-        """Return the witnesses of a delete. Before the replica is deleted, one of these datanodes
-        must prove that it has the data (docs/PROOFS.md). The list is empty if the data is no longer
-        needed."""
+        """Return the datanodes of which one must prove that it has the data before a replica is
+        deleted (docs/PROOFS.md). Return an empty tuple if the data is no longer needed."""
         if self._state.containers.get(command.container_id) is None or not command.keep_count:
             return ()
         return tuple(removals.witnesses(command.container_id, command.datanode_id))
@@ -63,7 +63,8 @@ class PreSendCheck(ControlComponent):
         return {number: reason for number, reason in found.items() if reason}
 
     def _readable(self, commands: Sequence[PendingCommand]) -> set[int]:
-        """Return the ids of the copy commands of whole replicas whose source is still good."""
+        """Return the ids of the commands that copy a container without erasure code from a usable
+        source."""
         copies = [
             c for c in commands if c.kind is CommandKind.REPLICATE and not self._coding.is_coded(c)
         ]
@@ -106,8 +107,8 @@ class PreSendCheck(ControlComponent):
         return ""
 
     def _delete_objection(self, command: PendingCommand, removals: Removals) -> str:
-        """Return the objection to a delete; empty if there is none. It is checked again because
-        other replicas may be gone by now."""
+        """Return the objection to a delete; "" if there is none. The check is repeated before the
+        delete is sent, because other replicas may be gone by then."""
         container = self._state.containers.get(command.container_id)
         number, keep_count = command.container_id, command.keep_count
         if container is None or not keep_count:

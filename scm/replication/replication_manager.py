@@ -134,11 +134,13 @@ class ReplicationManager(ControlComponent):
         return "" if found is None else found.name
 
     def unhealthy_since_ms(self, container_id: int) -> int:
-        """Return the time since when a container is known not to be HEALTHY; 0 if it is HEALTHY."""
+        """Return the time since which a container's checks have found it not HEALTHY; 0 if it is
+        HEALTHY."""
         return self._states.since_ms.get(container_id, 0)
 
     def is_resting(self, container_id: int) -> bool:
-        """Return True if no datanode can take what a container lacks."""
+        """Return True if the container rests, because no datanode can take a replica that it lacks.
+        """
         return self._queue.is_resting(container_id)
 
     def busy_sources(self, container_id: int) -> tuple[str, ...]:
@@ -147,7 +149,7 @@ class ReplicationManager(ControlComponent):
 
     @property
     def resting_count(self) -> int:
-        """Number of containers for which there is no target."""
+        """Number of containers that rest, because no datanode can take a replica that they lack."""
         return self._queue.resting_count
 
     @property
@@ -156,7 +158,7 @@ class ReplicationManager(ControlComponent):
         return self._queue.sleeping_count
 
     def unlooked_count(self) -> int:
-        """Return the number of containers that changed since their last check."""
+        """Return the number of containers that have not been checked since their last change."""
         given_up = (one.container.container_id for one in self._state.forgotten.values())
         looked_at = len(self._judged) - sum(number in self._judged for number in given_up)
         return max(0, len(self._state.containers) - looked_at)
@@ -211,7 +213,7 @@ class ReplicationManager(ControlComponent):
 
     @property
     def is_behind(self) -> bool:
-        """True if more containers were due in this step than were checked."""
+        """True if some containers that were due in this step have not been checked yet."""
         return bool(self._due or self._stirred) or self._round_at < self._round_stop
 
     def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[PlannedCopy]:
@@ -288,7 +290,8 @@ class ReplicationManager(ControlComponent):
         return in_flight_limit(total, self._options.inflight_factor_percent)
 
     def _of_round(self, count_max: int) -> list[int]:
-        """Return the next unsettled containers of the round, up to this step's end."""
+        """Return the next unsettled containers of the round, at most `count_max` and up to this
+        step's end."""
         first, stop = self._round_at, self._round_stop
         found = self._settled.missing(first, stop, count_max=count_max)
         self._round_at = found[-1] + 1 if len(found) == count_max else stop
@@ -336,7 +339,7 @@ class ReplicationManager(ControlComponent):
         """Return True if a container is closed, or has been quasi-closed for more than a check
         interval.
 
-        A quasi-closed container is usually soon closed for good. Copies made before that would be
+        A quasi-closed container usually becomes CLOSED soon. Copies made before that would be
         surplus.
         """
         if container.state is ContainerState.CLOSED:
@@ -377,8 +380,8 @@ class ReplicationManager(ControlComponent):
     def _make(
         self, change: StateChange, container: Container, rows: Sequence[HealthRow], room: int
     ) -> bool:
-        """Order what a container lacks, as far as possible now. Return True if nothing more needs
-        to be ordered.
+        """Order the copies and rebuilds that a container needs, as far as possible now. Return True
+        if nothing more needs to be ordered.
 
         `room` is how many more replicas may be in flight in the cluster. Copies are ordered one at
         a time. Missing shards are ordered together, because each has different data.
@@ -409,7 +412,7 @@ class ReplicationManager(ControlComponent):
         return is_rebuilt and ordered == sum(row.copies for row in copied)
 
     def _copy(self, change: StateChange, case: ContainerContext, row: HealthRow) -> bool:
-        """Order one copy, if it has a source and a target."""
+        """Order one copy. Return False if there is no source or no target."""
         copies = self.pairs(row.sources, self._useful_targets(case, row))
         for copy in copies:
             why = row.reason + row.objection_text(copy.source_id)
@@ -425,8 +428,8 @@ class ReplicationManager(ControlComponent):
         return bool(copies)
 
     def _is_waiting_for(self, case: ContainerContext, from_ids: Sequence[str]) -> bool:
-        """Return True if all sources are at their limits. The container then sleeps until one of
-        them has room."""
+        """If all sources are at their limits, let the container sleep until one has room, and
+        return True."""
         if not from_ids or any(map(self._has_room, from_ids)):
             return False
         self._queue.park_until_room(case.container.container_id, from_ids)
@@ -435,9 +438,9 @@ class ReplicationManager(ControlComponent):
     def _is_without_place(
         self, case: ContainerContext, lost: HealthRow | None, copied: Sequence[HealthRow]
     ) -> bool:
-        """Return True if no node can take a copy, or none on a useful rack, so that only another
-        datanode could help. Return False if a bad or duplicate replica may be removed to make room.
-        """
+        """Return True if only a further datanode can help, because no node can take a copy, or none
+        on a useful rack. Return False if removal of an unhealthy or duplicate replica may make
+        room."""
         indexes = [p.replica.replica_index for p in case.placed]
         return (
             not any(is_bad(case.container, p.replica) for p in case.placed)
@@ -447,8 +450,8 @@ class ReplicationManager(ControlComponent):
         )
 
     def _wake_if_more_are_able(self) -> None:
-        """Wake resting containers if a datanode can take replicas that could not before, or has
-        room again."""
+        """Wake all resting containers if another datanode can now take replicas, or one has room
+        again."""
         before, self._able = self._able, frozenset()
         if not self._queue.has_resting:
             return

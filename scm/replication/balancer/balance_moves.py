@@ -73,8 +73,8 @@ def plan(
 ) -> list[Move]:
     """Return the moves of one iteration; an empty list if the nodes are balanced or no move helps.
 
-    `nodes` are those in service that answer. `movable_on` is called for one node at a time, and
-    only as many of its results are read as needed.
+    `nodes` are the reachable nodes in service. `movable_on` returns the movable replicas of one
+    node, and is called for one source after the other, only as far as needed.
     """
     if is_balanced(nodes, limits.threshold_percent):
         return []
@@ -124,7 +124,8 @@ class _Iteration:
         )
 
     def try_move(self, source_id: str, movable: Movable) -> None:
-        """Choose a target for a replica and record the move, if a move improves the balance.
+        """Record a move of a replica to the best target. Record nothing if no move improves the
+        balance.
 
         Each container takes part once per iteration, because a move invalidates the facts about its
         other replicas.

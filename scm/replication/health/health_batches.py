@@ -56,11 +56,11 @@ _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # if only rep
 
 
 def op_rows(pending: PendingCommand, state: StateDatabase) -> Iterator[tuple[str, str, int]]:
-    """Yield (word, datanode, index) for each replica that a command makes or removes.
+    """Yield (word, datanode, index) for each replica that a command is still going to make or
+    remove.
 
-    A reconstruction makes several replicas. A copy has the index of its source. A command whose
-    effect a report shows is no longer pending. A copy to a datanode that is going to leave does not
-    count.
+    A reconstruction makes several replicas. A copy has the index of its source. Nothing is yielded
+    for an effect that a report already shows, nor for a copy to a node that is going to leave.
     """
     word = OP_WORDS.get(pending.kind)
     if word is None:
@@ -191,7 +191,8 @@ class HealthBatchBuilder(ControlComponent):
         return replicas, tuple(self._state.replicas.words(words.tolist()))
 
     def _barred(self, ids: Sequence[int], owner: Ints, node: Ints, names: Sequence[str]) -> Bools:
-        """Return which replicas are excluded from commands."""
+        """Return a mask of the replicas that must not get commands, because they or their nodes are
+        excluded."""
         strange = np.array([not self._nodes.takes_commands(name) for name in names], dtype=np.bool_)
         barred = strange[node]
         if len(self._state.holds):
@@ -211,7 +212,7 @@ class HealthBatchBuilder(ControlComponent):
         node: Ints,
         names: Sequence[str],
     ) -> Bools:
-        """Return which bad replicas a repair may still heal."""
+        """Return a mask of the unhealthy replicas that a repair may still heal."""
         found = np.zeros(len(owner), dtype=np.bool_)
         state = _REPLICA_STATES[held["state"]]
         doubtful = np.unique(owner[(state == UNHEALTHY) | (state == SharedState.QUASI_CLOSED)])
@@ -271,7 +272,8 @@ class HealthBatchBuilder(ControlComponent):
 
     @staticmethod
     def _those(ids: Sequence[int], is_so: Callable[[int], bool], rows: Sized) -> Bools:
-        """Return which containers satisfy `is_so`. If there are no rows, evaluate nothing."""
+        """Return a mask of the containers that satisfy `is_so`. If `rows` is empty, call nothing
+        and return all False."""
         if not len(rows):
             return np.zeros(len(ids), dtype=np.bool_)
         return np.array([is_so(number) for number in ids], dtype=np.bool_)

@@ -38,8 +38,8 @@ AT_RISK: Final = frozenset(
         HealthState.QUASI_CLOSED_STUCK_MISSING,
     }
 )
-"""States of containers without any known whole replica, or without one that has the last
-commits."""
+"""States of containers without any known intact replica, or without one that has the last commits.
+"""
 
 
 class UnhealthyContainers(dict[int, HealthState]):
@@ -50,7 +50,8 @@ class UnhealthyContainers(dict[int, HealthState]):
         super().__init__()
         self.counts: Counter[HealthState] = Counter()
         self.since_ms: dict[int, int] = {}
-        """By container: time of the first check since it was HEALTHY that found another state."""
+        """By container: time of the first check that found a state other than HEALTHY, since the
+        container was last HEALTHY."""
 
     def record_states(self, found: Iterable[tuple[int, HealthState]], now_ms: int) -> None:
         """Record the states of containers; a HEALTHY container is removed."""

@@ -84,7 +84,7 @@ def losses_without(
 def as_if_told(
     batch: ContainerBatch, datanode_ids: Collection[str], op_state: OpState
 ) -> ContainerBatch:
-    """Return a batch in which some nodes have another operational state. Pure."""
+    """Return the batch as it would be if some nodes had another operational state. Pure."""
     nodes, is_named = batch.nodes, batch.nodes.among(datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
     told = replace(
@@ -154,18 +154,18 @@ class LiveHealthJudge:
         return HealthState(int(diagnose(left, self._batches.rules()).verdicts.state[0]))
 
     def removals(self, container_ids: Collection[int]) -> Removals:
-        """Return a `Removals`, which decides which replicas of these containers may be removed."""
+        """Return an object that decides which replicas of these containers may be removed."""
         return Removals(view(self._batches.of(container_ids)), self._batches.rules())
 
     def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
-        """Return the number of whole and equal copies of a container, without the datanodes in
-        `without`. For an erasure-coded container, return the number of indexes with a whole shard.
-        """
+        """Return the number of intact and equal copies of a container, ignoring the datanodes in
+        `without`. For an erasure-coded container, return the number of indexes with an intact
+        shard."""
         return self.removals([container_id]).copy_count(container_id, without=without)
 
     def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
-        """Return the HEALTHY containers among these. Each is mapped to the datanodes whose replica
-        is whole, not excluded, and without objection."""
+        """Return the HEALTHY containers among these, each with the datanodes whose replica is
+        intact, not excluded, and usable as a source without objection."""
         found = self.diagnose(list(container_ids))
         batch = found.view.batch
         is_well = (found.verdicts.state == HealthState.HEALTHY)[found.view.rows.owner]
@@ -178,8 +178,8 @@ class LiveHealthJudge:
         return {number: frozenset(names) for number, names in well.items()}
 
     def obstacles(self, container_ids: Collection[int]) -> dict[int, str]:
-        """Return the containers that still need a node that leaves or is in maintenance, with the
-        reasons (`health.departure.HELD_BY`)."""
+        """Return the reason (`health.departure.HELD_BY`) for each container that still needs a node
+        that leaves or is in maintenance."""
         if not container_ids:
             return {}
         found = self.diagnose(container_ids)
@@ -189,9 +189,8 @@ class LiveHealthJudge:
         return {number: HELD_BY[why] for number, why in pairs if why != FREE}
 
     def locked_out(self, container_ids: Collection[int], datanode_ids: Collection[str]) -> int:
-        """Return how many of these containers are readable now, but not if some of their nodes were
-        off.
-        """
+        """Return the number of these containers that are readable now, but would be unreadable if
+        these nodes were off."""
         if not container_ids:
             return 0
         batch = self._batches.of(container_ids)
@@ -240,8 +239,8 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:
 
 
 def _lacks(found: Diagnosis) -> ReplicationGaps:
-    """Return the containers with missing or surplus replicas, directly from the plan's columns. To
-    build its rows would cost more than the plan."""
+    """Return the containers with missing or surplus replicas. Read them from the plan's columns,
+    because to build the plan's rows would cost more."""
     actions = plan(scene_of(found))
     ids = found.view.batch.containers.container_id
     is_made = np.isin(actions.action, MADE)
@@ -256,9 +255,9 @@ def _lacks(found: Diagnosis) -> ReplicationGaps:
 
 
 def _uneven(view: BatchView) -> frozenset[int]:
-    """Return the erasure-coded containers with closed shards of different block counts although no
-    delete is pending. The shard with more blocks may have missed a delete, which its root does not
-    show."""
+    """Return the erasure-coded containers whose closed shards have different block counts although
+    no delete is pending. A shard with more blocks may have missed a delete, which roots of shards
+    do not show."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     shards = (
         view.is_shard & view.is_present & (replicas.state == SharedState.CLOSED) & replicas.has_root
@@ -272,8 +271,8 @@ def _uneven(view: BatchView) -> frozenset[int]:
 
 
 def _short(view: BatchView) -> frozenset[int]:
-    """Return the closed containers that have replicas but none with the last commit, because the
-    datanode with that commit died or lost its disk."""
+    """Return the closed containers none of whose replicas has the last commit, because the datanode
+    with that commit died or lost its disk."""
     containers, replicas = view.batch.containers, view.batch.replicas
     last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
     is_short = (containers.state == SharedState.CLOSED) & (last < containers.sequence_id)
@@ -281,8 +280,8 @@ def _short(view: BatchView) -> frozenset[int]:
 
 
 def _planned(found: Diagnosis) -> dict[int, list[HealthRow]]:
-    """Return the actions that containers need, most urgent first. Containers that need nothing are
-    omitted."""
+    """Return the required actions of each container, most urgent first, without containers that
+    need no action."""
     ids = found.view.batch.containers.container_id.tolist()
     needs: dict[int, list[HealthRow]] = {}
     for place, row in _rows(plan(scene_of(found)), found):

@@ -61,8 +61,8 @@ class Reconstructor(ControlComponent):
         return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
 
     def needed(self, commands: Sequence[PendingCommand]) -> set[int]:
-        """Return the ids of those commands about shards that the judge would order again if none of
-        them were pending. Also record the sources of these commands."""
+        """Return the ids of the commands about shards that the judge would order again if they did
+        not exist. Record the sources of these commands for `addressed`."""
         mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self.is_coded(c)]
         rows = self._judge.rows(
             {c.container_id for c in mine}, without={c.command_id for c in mine}
@@ -175,9 +175,9 @@ class Reconstructor(ControlComponent):
 
 
 def _unfinished(case: ContainerContext, lost: tuple[int, ...]) -> set[str]:
-    """Return the nodes that may rebuild their bad shard in place.
+    """Return the nodes that may rebuild their unhealthy shard in place.
 
-    These nodes refuse the command unless an earlier reconstruction left the shard unfinished.
+    These nodes reject the command unless an earlier reconstruction left the shard unfinished.
     """
     return {
         p.datanode_id

@@ -1,4 +1,4 @@
-"""Removes surplus replicas. Also removes bad replicas if no other node has room for a good one.
+"""Removes surplus replicas, and unhealthy replicas if no other node has room for an intact one.
 
 In each round, one replica of each container is removed. The container is checked again when the
 replica is gone. The judge decides which replicas are removed. This module orders the deletes within
@@ -43,21 +43,24 @@ class OverReplicatedProcessor(ControlComponent):
 
     @property
     def sleeping_count(self) -> int:
-        """Number of containers whose datanode has as many deletes as it may."""
+        """Number of containers whose delete waits because the datanode is at its limit of deletes.
+        """
         return self._queue.sleeping_count
 
     def busy_datanodes(self, container_id: int) -> tuple[str, ...]:
-        """Return the datanode from which a container's replica cannot be deleted now."""
+        """Return the datanode that a removal from the container waits for; an empty tuple if there
+        is none."""
         return self._queue.sleeps_for(container_id)
 
     def record_candidates(self, looked_at: Set[int], over: Set[int]) -> None:
-        """Record which of the checked containers have too many replicas."""
+        """Queue the containers in `over`, which have too many replicas; drop other checked
+        containers from the queue."""
         self._queue.discard((self.over.keys() & looked_at) - over)
         for container_id in over:
             self._queue.put(container_id, 0)
 
     def make_room(self, change: StateChange, case: ContainerContext) -> bool:
-        """Remove a bad or duplicate replica if no other node has room for a missing replica.
+        """Remove an unhealthy or duplicate replica if no other node has room for a missing replica.
 
         Return True if a removal was ordered.
         """
@@ -171,9 +174,9 @@ class OverReplicatedProcessor(ControlComponent):
 
 
 def is_kept(container: Container, replica: Replica) -> bool:
-    """Return True if a replica must not be removed. Either it is being made, or it has all commits
-    and may still be closed as a whole copy. The judge does not know this of a replica that could
-    not be loaded."""
+    """Return True if a replica must not be removed, because it is being made, or because it has all
+    commits and may still be closed. The judge does not know this of a replica that cannot be
+    loaded."""
     may_close = replica.state is ReplicaState.QUASI_CLOSED and not container.scheme
     may_close &= replica.bcsid >= container.sequence_id
     return may_close or replica.state is ReplicaState.RECOVERING

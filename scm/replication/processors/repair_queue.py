@@ -55,7 +55,8 @@ class ReplicationQueue:
         self._enter(container_id)
 
     def put_back(self, container_id: int, *, weight: int, tries: int) -> None:
-        """Queue a container again that this step chose and tried."""
+        """Queue a container again after a try in this step, with its new weight and number of
+        tries."""
         self.found[container_id] = (weight, tries)
 
     def discard(self, container_ids: Iterable[int]) -> None:
@@ -116,7 +117,8 @@ class ReplicationQueue:
         return container_id in self._resting
 
     def sleeps_for(self, container_id: int) -> tuple[str, ...]:
-        """Return the busy datanodes for which a container sleeps."""
+        """Return the busy datanodes for which a container sleeps; an empty tuple if it does not
+        sleep."""
         return self._datanodes.get(container_id, ()) if container_id in self._asleep else ()
 
     def wake_resting(self) -> None:
@@ -127,8 +129,8 @@ class ReplicationQueue:
             self._enter(container_id)
 
     def sleeps_again(self, container_id: int) -> bool:
-        """Return True if all datanodes for which a container last slept are busy again; the
-        container then sleeps again."""
+        """Put a container to sleep again if all datanodes for which it last slept are busy. Return
+        True if it sleeps."""
         datanode_ids = self._datanodes.get(container_id, ())
         if not datanode_ids or any(map(self._has_room, datanode_ids)):
             return False

@@ -85,8 +85,8 @@ class AutoReconcile(ControlComponent):
         return bool(portion)
 
     def _order(self, change: StateChange, container_id: int) -> bool:
-        """Order one reconcile. Return False if it should be retried although the replicas do not
-        change.
+        """Order one reconcile. Return False if the order must be retried although the replicas do
+        not change.
 
         A container that may not be reconciled has no targets. It is due again when a replica or the
         health of a node changes.

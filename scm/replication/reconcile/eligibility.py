@@ -21,7 +21,8 @@ ELIGIBLE_STATES: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_
 
 
 class Eligibility(StrEnum):
-    """The answer; the first eight words are Ozone's."""
+    """Result of the check whether a container may be reconciled. The first eight words are Ozone's.
+    """
 
     OK = "OK"
     CONTAINER_NOT_FOUND = "CONTAINER_NOT_FOUND"
@@ -35,8 +36,8 @@ class Eligibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Participants:
-    """The datanodes that reconcile (`targets`). The peers of each are all peers but the target
-    itself."""
+    """The datanodes that reconcile (`targets`), and those from which they read (`peers`). A target
+    is not its own peer."""
 
     eligibility: Eligibility
     message: str
@@ -44,7 +45,7 @@ class Participants:
     peers: tuple[str, ...] = ()
 
     def peers_of(self, datanode_id: str) -> tuple[str, ...]:
-        """Return the peers of one target."""
+        """Return the peers without the target itself."""
         return tuple(peer for peer in self.peers if peer != datanode_id)
 
 

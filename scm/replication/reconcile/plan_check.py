@@ -64,7 +64,7 @@ class PlannedCommand:
 
 @dataclass(frozen=True, slots=True)
 class LostCommit:
-    """A commit that a container loses when it is closed, and its key if known."""
+    """A commit that a container loses when it is closed, with the key that needs it, if any."""
 
     bcsid: int
     local_id: int = 0  # of its block; 0: unknown

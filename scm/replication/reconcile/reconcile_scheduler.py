@@ -71,11 +71,11 @@ class ReconcileScheduler(ControlComponent):
         why: str = "",
         dry_run: bool,
     ) -> ContainerDecision:
-        """Order a reconcile of a container for a plan, unless it is too early.
+        """Order a reconcile of a container for a plan, unless the last one was too recent or too
+        many had no effect.
 
-        `why` replaces the plan's reason when the control plane orders it itself.
-
-        An excluded replica gets no order, although peers may still read verified data from it.
+        `why` replaces the plan's reason when the control plane orders it itself. An excluded
+        replica gets no order, but peers may still read verified data from it.
         """
         container_id = row.container_id
         left_s = self._cooldown_left_s(container_id)
@@ -188,9 +188,8 @@ class ReconcileScheduler(ControlComponent):
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
 
     def _fingerprint(self, container_id: int) -> int:
-        """Return a fingerprint that changes in two cases: a reconcile changed a replica, or a
-        reconcile may now do more. The second is so if a returned datanode serves as a peer, or a
-        datanode that was given up is no longer waited for."""
+        """Return a fingerprint that changes if a reconcile changed a replica, or if a reconcile can
+        now do more, because a datanode returned as a peer or a datanode was given up."""
         facts = [
             (
                 r.datanode_id,
@@ -239,9 +238,10 @@ class ReconcileScheduler(ControlComponent):
 def minority(
     container: Container, replicas: Sequence[Replica], targets: Sequence[str]
 ) -> frozenset[str]:
-    """Return the targets to reconcile first: those that differ from most, or are damaged.
+    """Return the targets to reconcile first: those whose root differs from the most frequent one,
+    and damaged ones.
 
-    Return all targets if they cannot be divided in this way.
+    Return all targets if there are none to reconcile first.
     """
     taking_part = [replica for replica in replicas if replica.datanode_id in targets]
     roots = Counter(r.tree.root for r in taking_part if r.tree is not None)
