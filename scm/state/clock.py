@@ -13,7 +13,7 @@ def _wall_ms() -> int:
 class ScmClock:
     """Two clocks: wall time for display and for messages, monotonic time for every duration.
 
-    A wall clock that jumps must not declare a whole cluster dead.
+    A jump of the wall clock must not make all datanodes DEAD.
     """
 
     wall_ms: Callable[[], int] = _wall_ms

@@ -36,7 +36,7 @@ class ContainerBitmap:
         return int(np.count_nonzero(np.frombuffer(self._marks, np.uint8)))
 
     def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these ids are marked; any ids may be given."""
+        """Return a mask of the ids that are marked; any ids may be given."""
         found = container_ids < len(self._marks)
         found[found] = np.frombuffer(self._marks, np.bool_)[container_ids[found]]
         return found
@@ -57,7 +57,7 @@ class ContainerBitmap:
             self._marks[container_id] = 0
 
     def discard_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Remove the marks of containers; any ids may be given."""
+        """Remove the marks of several containers; any ids may be given."""
         known = container_ids[container_ids < len(self._marks)]
         np.frombuffer(self._marks, np.uint8)[known] = 0
 
@@ -92,7 +92,8 @@ class DirtyContainers:
         self._many: list[NDArray[np.int64]] = []
 
     def discard(self, container_id: int) -> None:
-        """Record that a container changed."""
+        """Record that a container changed. The name is that of `ContainerBitmap.discard`, which
+        tables also call."""
         self._ids.add(container_id)
 
     def discard_all(self, container_ids: NDArray[np.int64]) -> None:
@@ -149,8 +150,8 @@ class PriorityContainerQueue:
 
 
 class ContainerQueue:
-    """Containers in order of arrival. A container that leaves and joins again may get its old
-    position. Callers hold the control plane's lock."""
+    """Containers in order of arrival. A container that leaves the queue and joins it again may get
+    its old position. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._parts: deque[NDArray[np.int64]] = deque()  # some ids in them may have left
@@ -161,7 +162,7 @@ class ContainerQueue:
         return self._count
 
     def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these containers are waiting; False for ids of MARKED_MAX or more."""
+        """Return a mask of the containers that are waiting; False for ids of MARKED_MAX or more."""
         return self._marked.which(container_ids)
 
     def join(self, container_ids: NDArray[np.int64]) -> None:

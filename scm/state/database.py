@@ -97,7 +97,7 @@ class StateChange:
         self.rows[(table.name, table.key_bytes(key))] = table.row(value)
 
     def set_volatile(self, table: Table[K, V], value: V) -> None:
-        """Set a value in memory only. Use it if the difference need not survive a restart."""
+        """Set a value in memory only. Use it if a restart may return to the value on disk."""
         self._apply(table, table.key_of(value), value)
 
     def remove(self, table: Table[K, V], key: K) -> None:
@@ -106,8 +106,8 @@ class StateChange:
         self.rows[(table.name, table.key_bytes(key))] = None
 
     def apply_report(self, table: ReplicaTable, there: Rows, told: ReportedReplicas) -> Ids:
-        """Apply a datanode's report (`ReplicaTable.apply_report`). Return the containers with
-        new facts, which go to disk at the commit."""
+        """Apply a datanode's report (`ReplicaTable.apply_report`). Return the ids of the containers
+        whose replicas changed; these replicas are written to disk at the commit."""
         new, undo = table.apply_report(there, told)
         self._undo.append(undo)
         for key, row in table.disk_rows(told.datanode_id, new) if len(new) else ():
@@ -166,7 +166,7 @@ class StateChange:
         state.note_restore(restored, recovered)
 
     def add_audit_note(self, note: AuditEntry) -> None:
-        """Write a note to the audit log if this change is committed."""
+        """Add an entry to the audit log, which is written when this change is committed."""
         self.notes.append(note)
 
     def on_undo(self, action: Callable[[], object]) -> None:
@@ -337,22 +337,23 @@ class StateDatabase:
         change.run_after_commit()
 
     def settled(self) -> ContainerBitmap:
-        """Return an empty set of containers. When a container changes, it is removed from this
-        set."""
+        """Return a new empty set of containers. The tables remove each container from it that
+        changes."""
         made = ContainerBitmap()
         for table in self._tables():
             table.settled.append(made)
         return made
 
     def dirty_containers(self) -> DirtyContainers:
-        """Return a collector of the containers that change or are marked as changed."""
+        """Return a new collector, to which the tables add each container that changes."""
         made = DirtyContainers()
         for table in self._tables():
             table.settled.append(made)
         return made
 
     def note_restore(self, restored: RestoreRecord | None, recovered: RestoreRecord | None) -> None:
-        """Set the record of the restore that is in progress, and of the one that is recovered."""
+        """Set the restore records in memory: of the restore in progress, and of the recovered one.
+        """
         self.restored, self.recovered = restored, recovered
 
     def mark_dirty(self, container_ids: Ids | Iterable[int]) -> None:

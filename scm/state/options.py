@@ -215,7 +215,7 @@ class ScmOptions(ConfigSection):
 
 
 def contradictions(chosen: ScmOptions) -> Iterator[Contradiction]:
-    """Yield options that contradict each other, with an error text."""
+    """Yield (paths of the options, error text) for each contradiction between options."""
     if chosen.dead_after_ms <= chosen.stale_after_ms:
         yield (
             (("dead_after_ms",), ("stale_after_ms",)),
@@ -246,7 +246,8 @@ def load(path: Path | None, settings: Mapping[str, str]) -> ScmOptions:
 
 
 def _setting(text: str) -> object:
-    """Return the value of a setting on the command line: as in TOML, or else a text."""
+    """Return the value of a command-line setting: parsed as TOML, or the text itself if it is not
+    TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -68,11 +68,11 @@ _AT_REST: Final = re.compile(  # the body of a container's row, as `pack` writes
     rf'(?:{_NUMBER}){{4}}{_WORD},"(?P<scheme>[a-z0-9-]*)"\]'.encode()
 )
 NO_COUNT: Final = -1
-"""Stands for a replica count if a number is not sufficient to describe the container."""
+"""Replaces the replica count of a container that one number cannot describe."""
 
 
 class DamagedRow(ValueError):
-    """Raised if a row differs from the row that was written."""
+    """Raised if a row on disk is not as it was written."""
 
 
 def pack(values: list[Any]) -> bytes:
@@ -108,8 +108,8 @@ def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat(Generic[V]):
-    """Conversion of the values of a table to rows and back. `value` and `values` raise DamagedRow,
-    ValueError or TypeError for an invalid row."""
+    """Functions that convert the values of a table to rows and back. `value` and `values` raise
+    DamagedRow, ValueError or TypeError for an invalid row."""
 
     row: Callable[[V], bytes]
     value: Callable[[bytes], V]
@@ -117,7 +117,7 @@ class RowFormat(Generic[V]):
 
 
 class Codec(NamedTuple):
-    """Conversion of a field to what JSON knows, and back."""
+    """Functions that convert a field to a type that JSON supports, and back."""
 
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
@@ -158,7 +158,7 @@ def row_format(noun: type[V], *names: str, **codecs: Codec) -> RowFormat[V]:
 
 
 def _codec_of(hint: Any) -> Codec | None:
-    """Return the conversion of a type; None if JSON has it."""
+    """Return the conversion for values of a type; None if JSON supports the type."""
     if hint is bytes:
         return BASE64
     if is_dataclass(hint):
@@ -226,7 +226,7 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
 
 
 def promised_counts(rows: Sequence[bytes]) -> list[int]:
-    """Return how many blocks were ever allocated in containers, without decoding the other
+    """Return the number of blocks ever allocated in each container, without decoding the other
     fields."""
     return [values[_PROMISED] for values in unpack_all(rows, _CONTAINER_FIELDS)]
 

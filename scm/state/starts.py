@@ -75,8 +75,8 @@ class Lineage:
         return replace(self, floor_term=floor_term, starts=starts[-STARTS_MAX:])
 
     def later(self, seen: Iterable[ReportedStart], number: int) -> list[ReportedStart]:
-        """Return those of the starts that datanodes have seen whose changes this state lacks.
-        `number` is the state's present number."""
+        """Return the reported starts with changes that this state lacks. `number` is the current
+        number of this state."""
         ends = {start.start_id: start.end_number for start in self.starts}
         ends[self.start_id] = number
         return [
@@ -86,9 +86,11 @@ class Lineage:
         ]
 
     def since(self, later: Sequence[ReportedStart]) -> Start:
-        """Return the first start in this lineage that may lack changes of the `later` starts. For
-        an unknown start, it is the first one with the same or a higher term. For a known start that
-        continued elsewhere, it is the next one."""
+        """Return the first start in this lineage that may lack changes of the `later` starts.
+
+        If a later start is unknown here, this is the first start with the same or a higher term. If
+        it is known but had further changes, it is the start after it.
+        """
         known_ids = {start.start_id for start in self.starts[:-1]}
         first_term = min(one.term + (one.start_id in known_ids) for one in later)
         after = (start for start in self.starts if start.term >= first_term)

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class StateAccess:
-    """Locks the state for a call, and makes a change of it durable."""
+    """Takes the lock for a call, and makes the change of the state in that call durable."""
 
     def __init__(
         self, state: StateDatabase, audit: Audit, held: Callable[[float, float], object]
@@ -40,7 +40,7 @@ class StateAccess:
 
 
 class HasAccess(Protocol):
-    """An object whose calls take the lock."""
+    """Protocol of an object whose calls take the lock."""
 
     @property
     def access(self) -> StateAccess:

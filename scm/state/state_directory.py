@@ -28,8 +28,8 @@ _log = structlog.get_logger("suture.scm")
 
 
 class StateDirectoryLock:
-    """The lock file. The process that has its flock owns the directory; its text is for other
-    processes.
+    """The lock file. The process that has its flock owns the directory. The text of the file names
+    that process to others.
 
     The text also records that the first start of a cluster is in progress (`note_start`). This
     distinguishes a killed first start from a lost state.
@@ -81,8 +81,8 @@ class StateDirectoryLock:
         os.fsync(self._descriptor)
 
     def _write(self, *, is_first: bool) -> None:
-        """Overwrite the text. If the process is killed during the write, the old or the new text
-        remains."""
+        """Overwrite the text in one write. If the process is killed meanwhile, the file has the old
+        or the new text."""
         kind = _FIRST_START if is_first else ""
         text = f"{kind}pid {os.getpid()}: {' '.join(sys.argv)}".encode()[: _OWNER_BYTES - 1]
         os.pwrite(self._descriptor, text.ljust(_OWNER_BYTES - 1) + b"\n", 0)
@@ -115,10 +115,9 @@ def remove_cut_off(directory: Path) -> bool:
 
 
 def settle_cut_off(directory: Path) -> None:
-    """Check that a control plane may start in its directory after an interrupted restore.
+    """Remove the partial copy of an interrupted restore, so that a control plane may start.
 
-    Raise RefusedError if the restore left no state, because a start would create a new state
-    instead.
+    Raise RefusedError if the restore left no state, because a start would then create a new one.
     """
     if (directory / GROWING).exists() and not (directory / "state").exists():
         raise RefusedError(
@@ -160,7 +159,8 @@ def settle_start(
 
 
 def lost_state(directory: Path, why: str) -> RefusedError:
-    """Return the error for a start in a directory whose cluster lost its state."""
+    """Return the error for a start in a directory whose cluster has lost its state; `why` says how.
+    """
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",
@@ -170,8 +170,8 @@ def lost_state(directory: Path, why: str) -> RefusedError:
 
 
 def not_new(directory: Path, cluster_id: str) -> RefusedError:
-    """Return the error for the start of a new cluster in a directory that has the state of another
-    one."""
+    """Return the error for a start of a new cluster in a directory that has the state of a cluster.
+    """
     return RefusedError(
         Code.INVALID_CONFIG,
         f"cannot start a new cluster in {directory}: it has the state of cluster {cluster_id}",
@@ -180,7 +180,7 @@ def not_new(directory: Path, cluster_id: str) -> RefusedError:
 
 
 def _set_aside(directory: Path) -> None:
-    """Rename what is left of a lost state."""
+    """Rename the directory of a lost state to `state.lost-<number>`, if it exists."""
     if not (directory / "state").exists():
         return
     names = (f"state.lost-{number}" for number in count(1))

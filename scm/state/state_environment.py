@@ -139,8 +139,8 @@ class StateEnvironment:
                 self._environment = self._as_before(self._opened())
 
     def _as_before(self, environment: lmdb.Environment) -> lmdb.Environment:
-        """Check a new environment and open its databases. Raise lmdb.Error unless it is at the last
-        durable transaction. Otherwise a change that was reported as failed would become part of the
+        """Open the databases of a new environment. Raise lmdb.Error unless it is at the last
+        durable transaction, because a change that was reported as failed would become part of the
         state."""
         if _number_of(environment) != self.number:
             environment.close()

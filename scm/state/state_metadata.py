@@ -23,10 +23,10 @@ COUNTERS: Final = (
 )
 
 CONTAINER_GAP: Final = 10_000
-"""Number of container ids that a restore leaves out; its recovery leaves out as many again. The
-number is small, because a pass through all containers visits all ids. It is sufficient, because
-nothing is allocated before the datanodes have reported. The gap is for containers of which no
-reachable datanode has a replica."""
+"""Number of container ids that a restore skips; its recovery skips as many again. Containers that
+no reachable datanode has may have these ids. The number is small, because a pass through all
+containers visits all ids. It is sufficient, because nothing is allocated before the datanodes have
+reported."""
 
 _US: Final = 1_000  # in a millisecond
 
@@ -74,8 +74,7 @@ RESTORE_RECORD: Final = records.row_format(RestoreRecord)
 
 
 def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:
-    """Return the counters of a restored state. They are higher than every number assigned since the
-    backup.
+    """Return the counters of a restored state, each above all numbers assigned since the backup.
 
     The new values are derived from the clock. Counters begin at 1, and no control plane assigns a
     million blocks, transactions or commands per second, or starts once a second. So each counter is

@@ -113,7 +113,7 @@ class Table(Generic[K, V]):
             self.apply(self.key_of(value), value)
 
     def _all_taken_in(self) -> None:
-        """Finish loading after all portions."""
+        """Called after the last portion is loaded; subclasses finish their indexes here."""
 
     def _find_damage(self, rows: Iterable[bytes], first: int, key_at: KeyAt) -> None:
         """Raise DamagedRow, with the row's key, for the first row that cannot be decoded."""
@@ -142,7 +142,7 @@ class Table(Generic[K, V]):
         return lambda: self.apply(key, before)
 
     def _mark_dirty(self, container_id: int) -> None:
-        """Record that a container changed."""
+        """Remove a container from all sets of settled containers, because it changed."""
         for settled in self.settled:
             settled.discard(container_id)
 

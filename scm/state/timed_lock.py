@@ -13,7 +13,7 @@ from types import TracebackType
 
 
 class MeteredLock:
-    """A lock that can only be used as a context manager."""
+    """A lock that reports the duration of each hold. It can only be used as a context manager."""
 
     def __init__(self, held: Callable[[float, float], object]) -> None:
         """`held` receives the seconds and the CPU time of each hold, after its end."""
@@ -23,7 +23,7 @@ class MeteredLock:
         self._spent_s = 0.0  # CPU time of the holding thread before it took the lock
 
     def __enter__(self) -> None:
-        """Take the lock, however long that takes."""
+        """Take the lock; wait without a limit."""
         spent_s = time.thread_time()
         self._lock.acquire()
         self._since_s = time.perf_counter()

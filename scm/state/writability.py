@@ -44,7 +44,7 @@ class Writability:
 
 
 def refusal_of(error: lmdb.Error | OSError) -> UnavailableError:
-    """Return the error for a change that was not written."""
+    """Return the error to raise for a change that was not written because of `error`."""
     if isinstance(error, lmdb.MapFullError):
         hint = "restart with a larger lmdb_map_bytes"
         return UnavailableError(

@@ -72,7 +72,8 @@ class StatusSample:
 
 
 def placed(sample: StatusSample, level: int) -> StatusSample:
-    """Return a look as a sample of that level's interval which contains it."""
+    """Return a sample of one moment as a sample of the interval of `level` that contains the
+    moment."""
     length_ms = LEVELS[level].length_ms
     return replace(sample, level=level, at_ms=sample.at_ms // length_ms * length_ms)
 

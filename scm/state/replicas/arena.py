@@ -83,7 +83,8 @@ class ReplicaArena:
             _plain(self._own(number))[within] = _plain(rows)[places]
 
     def at(self, slot: int) -> tuple[memoryview, int]:
-        """Return a view and the offset of one row's bytes. The caller must read the row at once."""
+        """Return a view of a block's bytes, and the offset of one row in it. The caller must read
+        the row before the arena changes."""
         return self._views[slot >> SHIFT], (slot & (BLOCK_ROWS - 1)) * ROW.itemsize
 
     def share(self) -> tuple[Rows, ...]:
@@ -92,7 +93,8 @@ class ReplicaArena:
         return tuple(self._blocks)
 
     def _own(self, number: int) -> Rows:
-        """Return a block for writing; copy it first if it is shared."""
+        """Return a block that may be written; if the block is shared with a snapshot, copy it
+        first."""
         if self._shared[number]:
             self._blocks[number] = copied(self._blocks[number])
             self._views[number] = _bytes_of(self._blocks[number])
@@ -120,7 +122,8 @@ def copied(rows: Rows) -> Rows:
 
 
 def _plain(rows: Rows) -> NDArray[np.void]:
-    """Return rows as fixed-length bytes, because numpy copies rows with fields field by field."""
+    """Return a view of rows as opaque bytes, because numpy copies structured rows field by field.
+    """
     return rows.view(_PLAIN)
 
 

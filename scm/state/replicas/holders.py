@@ -110,8 +110,8 @@ class ReplicaChains:
             self._odd[container_id] = slot
 
     def _reach(self, container_ids: Ids, slot: int) -> None:
-        """Extend the arrays to include a slot, and the container ids that are not far beyond the
-        expected ones."""
+        """Extend the arrays so that they include `slot`, and those container ids that are dense
+        enough for an array."""
         if slot >= len(self._next):
             self._next = _grown(self._next, slot)
         near = container_ids[container_ids < DENSE_MIN + DENSE_FACTOR * slot]
@@ -170,7 +170,7 @@ class NodeReplicas:
 
 
 def _grown(values: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:
-    """Return an array that includes index `place` and is at least twice as long."""
+    """Return a copy of the array that includes index `place` and is at least twice as long."""
     grown = np.zeros(max(place + 1, 2 * len(values)), np.uint32)
     grown[: len(values)] = values
     return grown

@@ -77,7 +77,7 @@ def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
 
 @lru_cache(maxsize=65_536)
 def names_bytes(names: tuple[str, str, str, str]) -> bytes:
-    """Return the four strings at the end of a replica's row."""
+    """Return four strings in the form in which they end a replica's row."""
     strings = [name.encode() for name in names]
     return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
 
@@ -85,8 +85,8 @@ def names_bytes(names: tuple[str, str, str, str]) -> bytes:
 def replica_heads(
     rows: Sequence[bytes],
 ) -> tuple[NDArray[np.void], list[bytes], NDArray[np.int64]]:
-    """Return three results: the container ids and numbers of rows as `REPLICA_HEAD`, the distinct
-    encoded strings, and the index of each row's strings. Raise DamagedRow if a row is damaged."""
+    """Decode rows. Return the container ids and numbers as REPLICA_HEAD, the distinct encoded
+    strings, and for each row the index of its strings. Raise DamagedRow if a row is damaged."""
     if min(map(len, rows)) <= _NAMES_AT:
         raise DamagedRow("a row is too short for a replica")
     if len(set(map(len, rows))) == 1:  # as most are; one datanode's often have the same names
@@ -106,7 +106,8 @@ def replica_heads(
 
 
 def names_of(data: bytes) -> tuple[str, str, str, str]:
-    """Return the four strings of a replica. Raise DamagedRow if they are damaged."""
+    """Decode the four strings of a replica: datanode, origin, volume, load error. Raise DamagedRow
+    if they are damaged."""
     names, at = [], 0
     try:
         for _ in range(_NAMES):
@@ -180,5 +181,5 @@ def replica_of(
 
 
 def state_code(state: ReplicaState) -> int:
-    """Return the number of a state in packed replicas."""
+    """Return the number that stands for a state in packed replicas."""
     return _STATES.index(state)

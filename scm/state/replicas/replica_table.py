@@ -191,7 +191,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return key[: -len(_END + id_key(0))]
 
     def has_data(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
-        """Return for which of these containers some replica reports that it has data. Datanodes in
+        """Return a mask of the containers of which some replica reports data. Datanodes in
         `without` are ignored."""
         owner, slots = self._chains.of_all(container_ids)
         rows = self._arena.read(slots)
@@ -219,11 +219,11 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return owner, self._arena.read(slots)
 
     def words(self, numbers: Iterable[int]) -> list[str]:
-        """Return the words with these numbers."""
+        """Return the words (datanode, origin, volume or error) with these numbers."""
         return [self._names[number] for number in numbers]
 
     def numbers(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of these words; a word without a number is left out."""
+        """Return the numbers of these words; skip a word that has no number."""
         return [self._name_numbers[word] for word in words if word in self._name_numbers]
 
     def of_node(self, datanode_id: str, container_ids: Ids) -> Rows:
@@ -271,7 +271,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(rows["container_id"][_UNSETTLED[rows["state"]]].tolist())
 
     def _put(self, datanode_id: str, rows: Rows) -> None:
-        """Set replicas, present or not, in ascending order of containers."""
+        """Add or replace a datanode's replicas; the rows are in ascending order of containers."""
         ids = rows["container_id"]
         slots = self._held_by(datanode_id).find(ids)
         is_known = slots != NOBODY
@@ -290,7 +290,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             self._put(datanode_id, before)
 
     def _changed(self, container_ids: Ids) -> None:
-        """Notify the listeners of the changed containers."""
+        """Record that the replicas of these containers changed, in the listeners' sets and in
+        `unsettled`."""
         self.touched.update(container_ids.tolist())
         for settled in self.settled:
             settled.discard_all(container_ids)
@@ -300,7 +301,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(container_ids[owner[is_unsettled]].tolist())
 
     def _own(self, rows: Rows, datanode_id: str, words: Sequence[str]) -> Rows:
-        """Return a datanode's rows with the word numbers of this table."""
+        """Return a copy of a datanode's rows, with the word numbers of the report replaced by those
+        of this table."""
         numbers = np.array(self._words([datanode_id, *words]), np.uint32)
         own = copied(rows)
         own["datanode"] = numbers[0]
@@ -352,7 +354,7 @@ def _recovering_count(rows: Rows) -> int:
 
 
 def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
-    """Return which rows differ only in their report time."""
+    """Return a mask of the rows that differ in nothing but their report time."""
     width = ROW.itemsize // 8
     pair = (rows.view(np.uint64).reshape(len(rows), width) for rows in (one, other))
     differs = np.not_equal(*pair)

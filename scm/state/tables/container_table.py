@@ -63,8 +63,8 @@ class ContainerTable(Table[int, Container]):
         return found
 
     def promised_counts(self, container_ids: Sequence[int]) -> list[int]:
-        """Return how many blocks were ever allocated in these containers, 0 if unknown, without
-        decoding rows."""
+        """Return the number of blocks ever allocated in each of these containers, 0 if unknown,
+        without decoding rows."""
         found = [self._stored.get(number) for number in container_ids]
         counts = iter(records.promised_counts([one for one in found if isinstance(one, bytes)]))
         return [
@@ -107,12 +107,12 @@ class ContainerTable(Table[int, Container]):
         return np.fromiter(self._rows, np.int64, len(self._rows))
 
     def missing(self, container_ids: Iterable[int]) -> list[int]:
-        """Return those of these ids that belong to no container."""
+        """Return the ids among these that belong to no container."""
         known = self._rows
         return [number for number in container_ids if number not in known]
 
     def at_rest(self, container_ids: Iterable[int]) -> list[int]:
-        """Return which of these containers are closed and wait for no datanode."""
+        """Return the ids among these of containers that are closed and wait for no datanode."""
         get, closed = self._stored.get, ContainerState.CLOSED
         return [
             number

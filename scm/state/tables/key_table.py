@@ -31,7 +31,8 @@ class KeyTable(Table[str, Key]):
         this set."""
 
     def _load_values(self, values: Sequence[Key]) -> None:
-        """Load values from disk in any order; they are sorted at the end."""
+        """Store values from disk, which may come in any order; the names are sorted when all are
+        loaded."""
         for value in values:
             self._rows[value.name] = value
             self._count_blocks(value)
@@ -97,7 +98,7 @@ class KeyTable(Table[str, Key]):
         self._named = None
 
     def blocks_in(self, container_id: int) -> int:
-        """Return how many blocks in a container belong to keys."""
+        """Return the number of blocks in a container that belong to keys."""
         return self._blocks_in.get(container_id, 0)
 
     def blocks_in_each(self, container_ids: Sequence[int]) -> list[int]:

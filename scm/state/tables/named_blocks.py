@@ -28,7 +28,7 @@ class NamedBlocks:
 
     @property
     def is_worn(self) -> bool:
-        """Return True if a new index should replace this one."""
+        """Return True if so many blocks changed that a new index should replace this one."""
         return len(self._changes) > CHANGES_MAX
 
     def add(self, key: Key, count: int) -> None:

@@ -14,15 +14,15 @@ _KEPT: Final = frozenset({ContainerState.QUASI_CLOSED, ContainerState.CLOSED})
 
 
 class WantedCounts:
-    """Required number of replicas by container. It is known only if a number is sufficient: not for
-    a container that is being written or deleted, and not for an erasure-coded container."""
+    """Required number of replicas by container, for containers that one number describes: not for
+    those that are being written or deleted, and not for erasure-coded ones."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()  # each count minus NO_COUNT
 
     def of(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many replicas each of these containers requires. 0 means unknown, and NO_COUNT
-        means that the container itself decides. Any ids may be given."""
+        """Return the required number of replicas of each container. 0 means unknown, and NO_COUNT
+        means that the container must be read. Any ids may be given."""
         found = np.full(len(container_ids), NO_COUNT)
         is_near = container_ids < len(self._bytes)
         known = np.frombuffer(self._bytes, np.uint8)[container_ids[is_near]]
