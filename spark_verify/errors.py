@@ -28,43 +28,43 @@ class VerifyError(Exception):
 
 
 class SnapshotRefused(VerifyError):
-    """A rejected snapshot; nothing was written."""
+    """Raised if a snapshot is rejected; nothing was written."""
 
     code = "SNAPSHOT_REFUSED"
 
 
 class PathRefused(VerifyError):
-    """An address without a usable file system."""
+    """Raised if an address has no usable file system."""
 
     code = "PLACE_REFUSED"
 
 
 class FlagRefused(VerifyError):
-    """An invalid command line, which the user must correct."""
+    """Raised if the command line is invalid; the user must correct it."""
 
     code = "OPTION_REFUSED"
 
 
 class SparkRefused(VerifyError):
-    """A failed start of Spark."""
+    """Raised if Spark does not start."""
 
     code = "SPARK_REFUSED"
 
 
 class WorkersApart(VerifyError):
-    """The driver does not find files that workers wrote; the run was not finished."""
+    """Raised if the driver does not find files that workers wrote; the run was not finished."""
 
     code = "WORKERS_APART"
 
 
 class CatalogRefused(VerifyError):
-    """A catalog that rejected the tables of a run; the run's files are complete."""
+    """Raised if a catalog rejects the tables of a run; the run's files are complete."""
 
     code = "CATALOG_REFUSED"
 
 
 class RunConflict(VerifyError):
-    """A run with the same id and other input or options already exists."""
+    """Raised if a run with the same id and other input or options already exists."""
 
     code = "RUN_CONFLICT"
 

@@ -46,14 +46,15 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def _number(name: str, text: str, *names: str, metavar: str = "N") -> Any:
-    """Return a flag for one of VerifyOptions, which a file or the snapshot may set, too."""
+    """Return a command-line flag for a number of VerifyOptions, with its bounds. The default is
+    that of a file or the snapshot."""
     bounds = VerifyOptions.model_json_schema()["properties"][name]
     low, high = bounds["minimum"], bounds["maximum"]
     return option(metavar, text, *names, min=low, max=high, show_default=FROM_OPTIONS)
 
 
 def _timed_progress() -> Progress:
-    """Return a function that prints a text with the time since now."""
+    """Return a function that prints a text with the seconds since this call."""
     started_s = time.monotonic()
     return lambda text: _tell(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
 
@@ -186,15 +187,15 @@ def views_command(
 
 
 def _one_snapshot(snapshot: str, *, named: str, reports: str) -> str:
-    """Return the snapshot given as an argument or an option. Raise FlagRefused if both are given,
-    or if neither a snapshot nor reports are given."""
+    """Return the snapshot, given either as an argument or as an option. Raise FlagRefused if both
+    are given, or if neither a snapshot nor reports are given."""
     if (snapshot and named) or not (snapshot or named or reports):
         raise FlagRefused("invalid input: expected one SNAPSHOT, --reports DIR, or both")
     return snapshot or named
 
 
 def _storage(address: str, master: str) -> Storage:
-    """Return the files at an address; only a remote address needs Spark."""
+    """Return access to the files at an address. Only a remote address starts Spark."""
     spark = None if is_local(address) else open_session(row_count=0, master=master)
     return storage_of(address, spark)
 
@@ -252,7 +253,7 @@ def _say_error(error: Exception, *, as_json: bool) -> None:
 
 
 def _say_options(known: dict[str, dict[str, Any]], *, as_json: bool) -> None:
-    """Print the value and the source of each option of this verification."""
+    """Print the value and the source of each option of this verification, as a table or as JSON."""
     if as_json:
         typer.echo(json.dumps(versioned({"options": known})))
         return

@@ -169,7 +169,7 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
 
 
 def _result(attempt: runs.Attempt, inputs: Mapping[str, Any]) -> VerifyResult | None:
-    """Return the result of the run if any attempt has finished it."""
+    """Return the result of the run; None if no attempt has finished it."""
     summary = runs.finished(attempt.storage, attempt.run_id, inputs)
     name = runs.attempt_of(attempt.storage, attempt.run_id)
     return VerifyResult(attempt.storage.address, name, summary) if summary and name else None
@@ -236,7 +236,8 @@ def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
 
 
 def _before(run: VerificationRun, previous: runs.RunSummary | None) -> DataFrame | None:
-    """Return the previous run's rows of `divergent/`, if it has any that can be read."""
+    """Return the previous run's rows of `divergent/`; None if there is no previous run or it cannot
+    be read."""
     if previous is None:
         return None
     try:
@@ -349,7 +350,7 @@ def _check_written(
 
 
 def apart(run: VerificationRun, fact: str) -> WorkersApart:
-    """Return the error for rows that the driver cannot find."""
+    """Return the error to raise if the driver does not find rows that workers wrote."""
     return WorkersApart(
         f"workers do not see {run.attempt.storage.address}: {fact}",
         hint="use a shared directory or an object store",

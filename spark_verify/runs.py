@@ -53,7 +53,7 @@ RUN_ID_CHARS_MAX: Final = 128
 DAY_MS: Final = 86_400_000
 
 LEFT_MS: Final = DAY_MS
-"""An attempt without new files for this time counts as killed."""
+"""Time without new files after which an attempt counts as killed."""
 
 IDENTITY: Final = ("snapshot_id", "cluster_id", "as_of_ms", "term", "rows")
 """Fields of a manifest that identify the snapshot."""
@@ -116,7 +116,7 @@ def inputs_of(
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of each source of job and judge."""
+    """Yield the path and content of each source file of the job and of the judge."""
     for package in PACKAGES:
         files = resources.files(package).iterdir()  # also works in a zip, under spark-submit
         for file in sorted(files, key=lambda file: file.name):
@@ -215,7 +215,7 @@ def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[s
 
 
 def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return inputs by name, for instance `rules.maintenance_min`."""
+    """Return nested inputs as one level, with names such as `rules.maintenance_min`."""
     flat: dict[str, Any] = {}
     for name, value in inputs.items():
         inner = value if isinstance(value, dict) else {}
@@ -266,7 +266,8 @@ def remove_run(storage: Storage, run_id: str) -> None:
 
 
 def remove_left(storage: Storage, now_ms: int = 0) -> None:
-    """Remove the rows of killed attempts (no new files for a day)."""
+    """Remove the rows of killed attempts, that is, attempts that have written no new file for a
+    day."""
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
     directories = [name for name in storage.listed() if name.startswith(WORK)]
     tables = [name for name in RESULTS if name != RUNS]
@@ -284,11 +285,12 @@ def remove_left(storage: Storage, now_ms: int = 0) -> None:
 def runs_to_remove(
     runs: Iterable[RunSummary], *, keep_runs: int, keep_days: int, now_ms: int
 ) -> list[str]:
-    """Return the ids of the runs to remove, oldest first.
+    """Return the ids of the runs to remove, oldest first; none if `keep_runs` and `keep_days` are
+    0.
 
     A run is kept if it is one of the `keep_runs` newest runs of its cluster, or if its snapshot is
-    at most `keep_days` old; all runs if both are 0. Partial runs are counted separately, so that
-    many of them do not displace full runs. The latest full run is never removed.
+    at most `keep_days` old. Partial runs are counted separately, so that many of them do not
+    displace full runs. The latest full run is never removed.
     """
     kinds: dict[tuple[str, bool], list[RunSummary]] = defaultdict(list)
     order = sorted(runs, key=lambda run: (run.as_of_ms, run.run_id))
@@ -309,7 +311,7 @@ def runs_to_remove(
 def old_runs(storage: Storage, *, keep_runs: int, keep_days: int, asked: str = "") -> list[str]:
     """Return the ids of the runs to remove from a directory of results, oldest first.
 
-    A run that cannot be read is kept, and `asked`, the run that the caller requested.
+    Runs that cannot be read are kept, and so is `asked`, the run that the caller requested.
     """
     now_ms = time.time_ns() // 1_000_000
     runs = finished_summaries(storage)

@@ -219,7 +219,8 @@ def _start(builder: Any) -> SparkSession:
 
 
 def _children() -> set[int]:
-    """Return the child processes of this process; none if the kernel does not list them."""
+    """Return the process ids of this process's children; an empty set if the kernel does not list
+    them."""
     found: set[int] = set()
     for task in Path("/proc/self/task").glob("*"):
         with suppress(OSError):
@@ -257,9 +258,8 @@ def _has_entry() -> bool:
 
 @contextmanager
 def _capture_stderr(words: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr to `words` during the body. Processes that are started in the body keep this
-    stderr; their later failures are reported by errors in Python.
-    """
+    """Redirect stderr to `words` during the body. Processes that the body starts keep this stderr,
+    so their later failures are only visible as errors in Python."""
     sys.stderr.flush()
     own = os.dup(2)
     os.dup2(words.fileno(), 2)
@@ -271,7 +271,8 @@ def _capture_stderr(words: IO[bytes]) -> Iterator[None]:
 
 
 def reason_of(error: Exception, said: str) -> str:
-    """Return Java's innermost error message in one line, or Python's if Java gave none."""
+    """Return Java's innermost error message in one line, or Python's if Java printed none. `said`
+    is Java's output."""
     lines = [line.strip() for line in (said + "\n" + str(error)).splitlines()]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
@@ -327,7 +328,7 @@ def _own_hosts() -> str:
 
 
 def _scratch() -> Path:
-    """Return a new directory that exists as long as this process."""
+    """Return a new temporary directory, which is removed when this process ends."""
     directory = Path(tempfile.mkdtemp(prefix="suture-verify-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
@@ -344,7 +345,8 @@ def _driver_mib(row_count: int) -> int:
 
 
 def _fitting(row_count: int) -> dict[str, str]:
-    """Return the settings of Spark SQL that only cost time, for a session of our own."""
+    """Return the Spark SQL settings that fit a run of `row_count` rows, for a session of our own.
+    """
     is_small = row_count < SMALL_ROWS
     partitions = (
         1

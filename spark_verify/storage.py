@@ -70,14 +70,13 @@ class LocalStorage:
         return Path(self.address, name).read_text(encoding="utf-8")
 
     def write_text(self, name: str, text: str) -> None:
-        """Create or replace a file; readers see it whole or not at all."""
+        """Create or replace a file. Readers see the complete file or no file."""
         with FsPath.of(Path(self.address, name)).created() as stream:
             stream.write(text.encode("utf-8"))
 
     def listed(self, name: str = "") -> dict[str, int]:
-        """Return the names in a directory, sorted, and when each was changed, in ms since 1970;
-        {} if it does not exist.
-        """
+        """Return the names in a directory, sorted, each with its change time in ms since 1970; {}
+        if the directory does not exist."""
         found = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(Path(self.address, name)):
@@ -119,16 +118,15 @@ class HadoopStorage:
             return bytes(content).decode("utf-8")
 
     def write_text(self, name: str, text: str) -> None:
-        """Create or replace a file; readers see it whole or not at all."""
+        """Create or replace a file. Readers see the complete file or no file."""
         with self._translated():
             stream = self._files.create(self._path(name), True)
             stream.write(bytearray(text.encode("utf-8")))
             stream.close()
 
     def listed(self, name: str = "") -> dict[str, int]:
-        """Return the names in a directory, sorted, and when each was changed, in ms since 1970;
-        {} if it does not exist.
-        """
+        """Return the names in a directory, sorted, each with its change time in ms since 1970; {}
+        if the directory does not exist."""
         with suppress(FileNotFoundError), self._translated():
             entries = self._files.listStatus(self._path(name))
             found = {e.getPath().getName(): e.getModificationTime() for e in entries}
@@ -146,7 +144,7 @@ class HadoopStorage:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Raise an error of Java as an OSError with one line."""
+        """Run the body, and convert an error of Java to an OSError with one line."""
         try:
             yield
         except FAILURES as error:
@@ -160,7 +158,8 @@ Storage = LocalStorage | HadoopStorage
 
 
 def storage_of(address: str, spark: SparkSession | None) -> Storage:
-    """Return the small files in a directory. `spark` may be None only for a local one."""
+    """Return access to the small files in a directory. `spark` may be None only for a local
+    directory."""
     if is_local(address):
         return LocalStorage(address)
     assert spark is not None

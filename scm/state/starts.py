@@ -86,11 +86,9 @@ class Lineage:
         ]
 
     def since(self, later: Sequence[ReportedStart]) -> Start:
-        """Return the first start in this lineage that may lack changes of the `later` starts.
-
-        If a later start is unknown here, this is the first start with the same or a higher term. If
-        it is known but had further changes, it is the start after it.
-        """
+        """Return the first start in this lineage that may lack changes of the `later` starts. For a
+        later start that is unknown here, this is the first start with the same or a higher term.
+        For a known one with further changes, it is the next start."""
         known_ids = {start.start_id for start in self.starts[:-1]}
         first_term = min(one.term + (one.start_id in known_ids) for one in later)
         after = (start for start in self.starts if start.term >= first_term)

@@ -30,9 +30,8 @@ OWN_HEALTH_STATE: Final = "element_at(map({}), health_state)".format(
 
 
 def count_kinds(health: DataFrame) -> list[Any]:
-    """Return one row per combination of values in the columns of KIND, with the number of its
-    containers, and the name of the judge's health state as `own_health_state`.
-    """
+    """Return one row per combination of values in the columns of KIND: these values, the number of
+    containers, and the name of the judge's health state as `own_health_state`."""
     query = f"""
         SELECT {KIND}, {OWN_HEALTH_STATE} AS own_health_state, count(*) AS containers
         FROM {{health}} GROUP BY {KIND}
@@ -77,7 +76,7 @@ def sample_ids(
 
 
 def _labels(condition: str, words: str) -> str:
-    """Return SQL for a list with one label if the condition holds, else an empty list."""
+    """Return SQL for an array that has one label if the condition holds, and is empty otherwise."""
     return f"if(coalesce({condition}, false), array(concat_ws(';', {words})), array())"
 
 

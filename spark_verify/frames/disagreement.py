@@ -21,7 +21,8 @@ FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
 
 
 def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
-    """Return one row per replica that either table has, with the columns of both tables."""
+    """Return one row per replica in either table, with structs `recorded` and `reported`; null if
+    that table lacks the replica."""
     own = ", ".join(name for name in TABLES["replicas"].names if name not in KEY)
     left, right = (
         table.selectExpr(*KEY, f"struct({own}) AS {name}")
@@ -31,7 +32,8 @@ def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
 
 
 def reported(both: DataFrame) -> DataFrame:
-    """Return the reported rows of `replicas/`, with the columns that only the snapshot has."""
+    """Return the reported rows in the form of `replicas/`; columns that reports lack come from the
+    snapshot."""
     own = {name: f"reported.{name}" for name in TABLES["replicas"].names}
     own |= {name: f"coalesce(recorded.{name}, reported.{name})" for name in FROM_SNAPSHOT}
     own |= {name: name for name in KEY}
@@ -39,7 +41,7 @@ def reported(both: DataFrame) -> DataFrame:
 
 
 def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
-    """Return the rows of `disagreement/`, without datanodes whose reports have expired."""
+    """Return the rows of `disagreement/`. Skip datanodes whose reports have expired."""
     spark, as_of_ms = both.sparkSession, reports.manifest.as_of_ms
     times = local_rows(spark, REPORT_TIME, list(reports.times.items()))
     names = COMPARED.names

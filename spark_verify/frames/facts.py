@@ -1,4 +1,4 @@
-"""Aggregates each container to one row of numbers, and finds the plainly well containers.
+"""Aggregates each container to one row of numbers, and finds the containers without any problem.
 
     containers ─┐
     replicas   ─┼─► union ─► groupBy(container_id) ─► facts ─┬─► well: their row of health/
@@ -38,7 +38,8 @@ ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "ver
 HEALTH_NAMES: Final = tuple(state.name for state in words.HealthState)
 
 VOTERS_MIN: Final = 3
-"""Minimum number of replicas for a vote that any of them could lose."""
+"""Minimum number of replicas in a vote about the root in which any single replica can be outvoted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Inputs:
 
     @property
     def silent(self) -> list[str]:
-        """The unreachable datanodes, which cannot receive scan commands."""
+        """Ids of the unreachable datanodes, which cannot receive scan commands."""
         return [n["datanode_id"] for n in self.nodes if n["health"] not in words.REACHABLE_HEALTHS]
 
 
@@ -86,7 +87,8 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return the pending operations with the positions of their datanodes, or null."""
+    """Return the pending operations with the index of their datanode; null if the datanode is
+    unknown."""
     known = f.broadcast(nodes.select("datanode_id", "node_place"))
     return inputs.snapshot["pending_ops"].join(known, "datanode_id", "left")
 
@@ -218,11 +220,11 @@ def well_health(facts: DataFrame) -> DataFrame:
 
 
 def _code(name: str, known: Sequence[str]) -> str:
-    """Return SQL for the position of a column's word in `known`; null for null."""
+    """Return SQL for the index of a column's word in `known`; null for null."""
     return f"CAST(array_position(array({texts(known)}), {name}) - 1 AS INT)"
 
 
 def _word(name: str, known: Sequence[str]) -> str:
-    """Return SQL for the word at a position in `known`; null for null."""
+    """Return SQL for the word at the index `name` of `known`; null for null."""
     # Spark 4.3's generated code returns the last word for null.
     return f"if({name} IS NULL, NULL, element_at(array({texts(known)}), {name} + 1))"

@@ -33,10 +33,11 @@ WANTS_SCAN: Final = f"({IS_IN_TREE} OR load_error IS NOT NULL) AND root IS NULL"
 
 
 def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> DataFrame:
-    """Return one row per volume. `judged` are the containers that were passed to the judge.
+    """Return one row of counts per volume. `judged` are the containers that were passed to the
+    judge.
 
-    In closed containers that were not judged, all replicas with a root took part in a vote and won
-    it.
+    The replicas with a root of closed containers that were not judged count as `agreeing`, because
+    they took part in a vote and won it.
     """
     newest_ms = as_of_ms + AHEAD_MAX_MS
     # The scan times of a datanode whose clock is far ahead are not usable.
@@ -67,7 +68,8 @@ def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> Data
 
 
 def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
-    """Return the exposed and the lost votes of each volume; `judged` are judged cases."""
+    """Return the number of exposed and of lost votes per volume and version; `judged` are judged
+    cases."""
     return judged.sparkSession.sql(
         """
         SELECT datanode_id, volume_id, against, sum(exposed) AS exposed, sum(lost) AS lost FROM (

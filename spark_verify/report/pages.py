@@ -21,7 +21,7 @@ def html_report(summary: dict[str, Any], run_path: str) -> str:
 
 
 def text_report(summary: dict[str, Any]) -> str:
-    """Return the report as text, without a line end behind its last line."""
+    """Return the report as text, without a trailing newline."""
     text = _environment().get_template("report.txt.j2").render(s=summary)
     return text.removesuffix("\n")
 

@@ -87,7 +87,8 @@ def _is_utf8(name: str) -> str:
 
 
 def first_fault(name: str, manifest: SnapshotManifest) -> str:
-    """Return SQL for the number of the first rule that a row violates; null if it violates none."""
+    """Return SQL for the index of the first rule (`row_checks`) that a row of the table violates;
+    null if it violates none."""
     rules = enumerate(row_checks(manifest))
     cases = [f"WHEN {is_broken} THEN {i}" for i, (table, _, is_broken) in rules if table == name]
     return f"CASE {' '.join(cases)} END"
@@ -105,7 +106,8 @@ def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: Snapshot
 
 
 def first_rows(rows: DataFrame, *keys: str) -> list[Any]:
-    """Return the rows to list in an error: the first rows in the order of these columns."""
+    """Return up to EXAMPLES_MAX rows to list in an error: the first ones in the order of these
+    columns."""
     found: list[Any] = rows.orderBy(*keys).limit(EXAMPLES_MAX).collect()
     return found
 
@@ -157,7 +159,7 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
 
 
 def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
-    """Raise SnapshotRefused if a table is empty that must have rows.
+    """Raise SnapshotRefused if a table that must have rows is empty.
 
     A control plane that has lost its state exports such tables. Without replicas, all data would
     seem lost; without containers, no problem would be found.

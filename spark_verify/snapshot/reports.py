@@ -125,7 +125,8 @@ def _format_value(file: str) -> str:
 
 
 def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
-    """Return the newest report of each datanode."""
+    """Return the path of the newest report of each datanode. Raise SnapshotRefused if a file name
+    is invalid or two datanodes have one id."""
     by_name: dict[str, dict[str, list[str]]] = {}
     for file in files:
         place, datanode_id, name = file.rsplit("/", 2)
@@ -154,9 +155,8 @@ def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
 def _datanodes(
     spark: SparkSession, newest: Mapping[str, str], now_ms: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the row of each datanode. Raise SnapshotRefused for reports that are incomplete or
-    contradict their names.
-    """
+    """Return by datanode id the facts of its report. Raise SnapshotRefused for a report that is
+    incomplete or contradicts its file name."""
     own = ", ".join(c.name for c in OF_DATANODE)
     try:
         found = spark.sql(
@@ -236,7 +236,7 @@ def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
 
 
 def _containers(replicas: DataFrame, options: VerifyOptions) -> DataFrame:
-    """Return the rows of `containers/`, as far as replicas determine them."""
+    """Return the rows of `containers/`, with the facts that replicas determine."""
     data, parity = options.ec_data, options.ec_parity
     state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
     return replicas.sparkSession.sql(

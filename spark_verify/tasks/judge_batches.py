@@ -15,7 +15,7 @@ from health.segmented_rows import Bools, Ints
 
 
 def nodes_of(table: pa.Table) -> Nodes:
-    """Return the rows of `nodes/` as the judge's nodes."""
+    """Convert the rows of `nodes/` to the judge's nodes, sorted by name."""
     table = table.sort_by("datanode_id")
     racks = table["rack"].combine_chunks().dictionary_encode()
     services = [int(words.SERVICE_OF[word]) for word in table["op_state"].to_pylist()]
@@ -46,9 +46,9 @@ class BatchSlice:
 
 
 def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> BatchSlice:
-    """Return the batch of some containers' rows, which may come in any order.
+    """Return the judge's batch of some containers, whose rows may come in any order.
 
-    A container is unknown if only replicas or ops name it.
+    A container that only replicas or ops name is marked as unknown.
     """
     tables = (containers, replicas, ops)
     ids = np.unique(np.concatenate([_longs(table["container_id"]) for table in tables]))
@@ -69,10 +69,10 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
 
 
 def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str, ...]]:
-    """Return the position of each replica's origin, and all origins sorted by name.
+    """Return the index of each replica's origin, and all origins sorted by name.
 
-    The origin defaults to the replica's own datanode. The order of the rows does not affect the
-    numbers. `node` is the position of each replica's datanode among the nodes, which are sorted.
+    An empty origin means the replica's own datanode. The order of the rows does not affect the
+    indexes. `node` is the index of each replica's datanode among the nodes, which are sorted.
     """
     values, codes = coded(table["origin_datanode_id"])
     told = values.to_pylist()
@@ -157,7 +157,7 @@ def _ops(ids: Ints, table: pa.Table, names: pa.Array) -> Ops:
 
 
 def _codes(column: pa.ChunkedArray, known: Sequence[str]) -> Ints:
-    """Return the position of each word in `known`."""
+    """Return the index in `known` of each word of a column."""
     return _places(column, pa.array(known, pa.string()))
 
 
@@ -168,7 +168,7 @@ def _places(column: pa.ChunkedArray, values: pa.Array) -> Ints:
 
 
 def coded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
-    """Return the words of a column, and the position of each row's word; UNKNOWN for null."""
+    """Return the distinct words of a column, and the index of each row's word; UNKNOWN for null."""
     whole = column.unify_dictionaries().combine_chunks()
     if not pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_encode()

@@ -73,9 +73,8 @@ def _redundancy(redundancy: Ints) -> pa.Array:
 
 
 def _matters(judgement: HealthJudgement) -> Bools:
-    """Return True for each container with a problem: it has a flag, is not HEALTHY, is unknown to
-    the control plane, has differing replicas or an outvoted replica.
-    """
+    """Return a mask of the containers with a problem: with a flag, not HEALTHY, unknown to the
+    control plane, or with differing or outvoted replicas."""
     compared, batch = judgement.compared, judgement.view.batch
     found: Bools = np.isin(
         compared.checksum_class, [words.CLASSES.index(c) for c in words.DIFFERING]
@@ -162,7 +161,7 @@ def _plan(judgement: HealthJudgement) -> dict[str, pa.Array]:
 
 
 def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
-    """Return the known problems of the sources of each plan row, as text."""
+    """Return for each plan row the known problems of its sources, as text."""
     actions, batch = judgement.actions, judgement.view.batch
     told: list[list[str]] = [[] for _ in range(len(actions.container))]
     place = np.repeat(np.arange(len(told)), actions.sources.sizes())
@@ -178,12 +177,13 @@ def _lists(lists: RaggedArray, values: pa.Array) -> pa.ListArray:
 
 
 def _words(codes: Ints, known: Sequence[str]) -> pa.Array:
-    """Return the words of codes; null for UNKNOWN."""
+    """Return the words at these indexes of `known`; null for UNKNOWN."""
     return pa.array(known, pa.string()).take(pa.array(codes, mask=codes < 0))
 
 
 def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) -> pa.Table:
-    """Return one row per exposed replica. `versions` are those of the judge's nodes, in order."""
+    """Return one row per exposed replica: its volume, the version it voted against, and whether it
+    lost. `versions` are those of the judge's nodes, in order."""
     compared, batch = judgement.compared, judgement.view.batch
     rows = np.flatnonzero(compared.is_exposed)
     node = batch.replicas.node[rows]
@@ -202,9 +202,8 @@ def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) 
 
 
 def _against(contest: Ints, version: Ints) -> Ints:
-    """Return for each voter the version of all others in its contest if they share one that differs
-    from its own, else -1.
-    """
+    """Return for each voter the version of all others in its contest, if they share one version and
+    it differs from the voter's; else -1."""
     same = Groups.of(contest, version)
     size = same.tally()
     own = contest[same.first]
