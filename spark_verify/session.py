@@ -64,10 +64,9 @@ QUICK_START: Final = (
 """JVM options for a run of seconds, most of which loads and compiles classes."""
 
 THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
-"""JVM options for millions of rows. The parallel collector has long pauses, which do not matter in
-a batch job, and less overhead. A JVM does not compile methods as long as Spark's generated code by
-default.
-"""
+"""JVM options for millions of rows. The parallel collector has less overhead; its long pauses do
+not matter in a batch job. The second option compiles methods as long as Spark's generated code,
+which a JVM does not compile by default."""
 
 LARGE_ROWS: Final = 10_000_000
 """Maximum number of rows for which the second compiler takes more time than its code saves."""

@@ -26,7 +26,7 @@ from suture.errors import Code
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}
 )
-"""States that an operator may request; the others follow by themselves."""
+"""States that an operator may request. The monitor sets the other states."""
 
 VIOLATED: Final = "PRECHECK_FAILED"
 OTHERS_CAME: Final = "other datanodes began to leave or to return meanwhile: ask again"

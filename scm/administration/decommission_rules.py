@@ -40,7 +40,7 @@ DONE: Final = {
     OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
     OpState.ENTERING_MAINTENANCE: OpState.IN_MAINTENANCE,
 }
-"""The state that follows when no container needs the node any more."""
+"""By the state of a leaving node: its next state, when no container needs the node any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ _OUTCOME_STATES: Final = {scm_pb2.CommandStatus.State.Value(name): name for name
 
 
 def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
-    """Check a datanode's registration."""
+    """Convert a datanode's registration."""
     refused: list[str] = []
     return Registration(
         datanode_id=parse_id(message.datanode_id, "datanode_id"),
@@ -81,7 +81,7 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
 
 
 def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbeat:
-    """Check a heartbeat with all its reports."""
+    """Convert a heartbeat with all its reports."""
     datanode_id = sys.intern(parse_id(message.datanode_id, "datanode_id"))
     refused: list[str] = []
 
@@ -160,7 +160,7 @@ def _op_state(message: scm_pb2.HeartbeatRequest, _where: str) -> tuple[OpState |
 
 
 def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
-    """Check the container and the blocks that a peer reports as deleted."""
+    """Return (container id, block ids) of the blocks that a peer reports as deleted."""
     ids = parse_each(message.local_ids, "local_ids", parse_block_id, count_max=LOCAL_IDS_MAX)
     return parse_container_id(message.container_id, "container_id"), list(ids)
 

@@ -42,7 +42,7 @@ _WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _HAS_TREE_STATE: Final = np.array([state in TREE_STATES for state in ReplicaState])
 _IS_WHOLE_STATE: Final = np.array([state in WHOLE for state in ReplicaState])
-"""By number of a state."""
+"""Indexed by the number of a replica state: True if a replica in this state is readable."""
 _UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 
@@ -236,7 +236,8 @@ class HealthTotals:
         self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
 
     def recount(self, container_ids: NDArray[np.int64]) -> None:
-        """Mark the containers of a node that died or came back."""
+        """Mark the containers of a node that died or came back, so that their flags are recomputed.
+        """
         self._due.update(container_ids.tolist())
 
     def recompute_some(self) -> bool:

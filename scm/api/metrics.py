@@ -37,33 +37,33 @@ class ClusterMetrics:
     term: int
     is_safe_mode: bool
     nodes: Mapping[tuple[str, str], int]
-    """By health and operational state."""
+    """Number of datanodes by (health, operational state)."""
     containers: Mapping[str, int]
-    """By state."""
+    """Number of containers by state."""
     unhealthy: Mapping[str, int]
-    """By health state, without HEALTHY containers."""
+    """Number of containers by health state, without HEALTHY ones."""
     differ: int
     contradict: int
     lost: int
     missing_blocks: int
     stray: int
     uncounted: int
-    """Containers whose counts are outdated because of a change."""
+    """Number of containers whose counts are outdated because of a change."""
     commands: Mapping[CommandKind, int]
-    """Unanswered commands, by kind."""
+    """Number of unanswered commands by kind."""
     outcomes: Mapping[tuple[str, str], int]
-    """Answered commands since the start, by kind and result."""
+    """Number of answered commands since the start, by (kind, result)."""
     moved_bytes: Mapping[str, int]
-    """Bytes that these commands moved, by kind."""
+    """Bytes that the answered commands moved, by kind."""
     under_replicated: int
     over_replicated: int
     verdict: DataVerdict
     waiting: Mapping[str, int]
-    """Containers whose repair waits, by reason."""
+    """Number of containers whose repair waits, by the kind of reason."""
     sums: NodeTotals
     """Totals of the volumes, as datanodes report them."""
     verified_at_s: float
-    """End of the last verification by Spark; 0 = there was none."""
+    """End of the last verification by Spark, in seconds since 1970; 0 = there was none."""
     has_verify_failed: bool
     is_unwritable: bool
     is_older: bool

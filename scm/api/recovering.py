@@ -20,7 +20,7 @@ RECOVERED_KEY: Final = MessageMap(scm_pb2.RecoveredKey, RecoveredPut, key="name"
 
 
 def found_from(request: scm_pb2.RecoverFromRestoreRequest) -> RecoveryCall:
-    """Check a portion of a recovery's findings."""
+    """Convert a portion of a recovery's findings."""
     return RecoveryCall(
         _looked_from(request),
         _keys_from(request),
@@ -47,13 +47,13 @@ def _looked_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[InspectedCo
 
 
 def _keys_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[Key]:
-    """Return the keys that were found; a name may occur more than once."""
+    """Convert the keys that were found; a name may occur more than once."""
     _limit(len(request.keys), KEYS_MAX, "keys")
     return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
 
 
 def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRestoreRecoveryResponse:
-    """Return the containers to examine."""
+    """Build the response with the containers to examine."""
     restored = found.restored
     return scm_pb2.GetRestoreRecoveryResponse(
         restored=restored is not None,
@@ -64,7 +64,7 @@ def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRestoreRecoveryResp
 
 
 def recovered_message(made: RecoveryResult) -> scm_pb2.RecoverFromRestoreResponse:
-    """Return the outcomes, or predicted outcomes, of the findings."""
+    """Build the response with the outcomes, or predicted outcomes, of the findings."""
     return scm_pb2.RecoverFromRestoreResponse(
         adopted_container_ids=made.adopted,
         deleted_keys=made.deleted,

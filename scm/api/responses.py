@@ -159,8 +159,8 @@ def _share(datanode_id: str, share: float) -> scm_pb2.NodeShare:
 def heartbeat_response(
     answer: HeartbeatAnswer, shown: ReportedStart, *, now_ms: int
 ) -> scm_pb2.HeartbeatResponse:
-    """Return a datanode's commands, and the facts of this control plane start that the datanode
-    stores."""
+    """Build the response to a heartbeat: a datanode's commands, and the facts of this control plane
+    start that the datanode stores."""
     return scm_pb2.HeartbeatResponse(
         term=shown.term,
         start_id=shown.start_id,
@@ -177,8 +177,8 @@ def heartbeat_response(
 def allocation_response(
     blocks: Iterable[AllocatedBlockInfo], *, renew_ms: int
 ) -> scm_pb2.AllocateBlocksResponse:
-    """Return the blocks allocated to a writer, and the interval at which the writer must renew its
-    session."""
+    """Build the response with the blocks allocated to a writer, and the interval at which the
+    writer must renew its session."""
     return scm_pb2.AllocateBlocksResponse(
         blocks=[
             scm_pb2.BlockAllocation(
@@ -194,7 +194,7 @@ def allocation_response(
 
 
 def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
-    """Return a key. `lost` are those of its containers that an operator gave up."""
+    """Build the message of a key. `lost` are those of its containers that an operator gave up."""
     return scm_pb2.KeyInfo(
         key=key.name,
         size=key.size_bytes,
@@ -213,7 +213,7 @@ def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
 
 
 def lookup_response(key: Key, containers: Sequence[ContainerLocation]) -> scm_pb2.LookupKeyResponse:
-    """Return a key and the locations of its containers."""
+    """Build the response with a key and the locations of its containers."""
     answer = scm_pb2.LookupKeyResponse(key=key_message(key))
     for one in containers:
         found = answer.containers.add(
@@ -225,7 +225,7 @@ def lookup_response(key: Key, containers: Sequence[ContainerLocation]) -> scm_pb
 
 
 def node_message(view: NodeView) -> scm_pb2.NodeInfo:
-    """Return a node."""
+    """Build the message of a node."""
     if view.live is None:
         return NODE.message(view)
     volumes = [_volume(volume) for volume in view.live.volumes]
@@ -233,7 +233,7 @@ def node_message(view: NodeView) -> scm_pb2.NodeInfo:
 
 
 def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
-    """Return a container with its replicas."""
+    """Build the message of a container with its replicas."""
     container = view.container
     return scm_pb2.ContainerInfo(
         container_id=view.container_id,
@@ -251,7 +251,8 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
 def settings_message(
     settings: Iterable[WorkControl], options: ScmOptions | None = None
 ) -> scm_pb2.SettingsResponse:
-    """Return settings, and options with their effective and default values."""
+    """Build the response with the settings in force, and the options with their effective and
+    default values."""
     return scm_pb2.SettingsResponse(
         settings=[SETTING.message(setting, text=text_of(setting)) for setting in settings],
         options=() if options is None else [scm_pb2.ScmOption(**row) for row in rows_of(options)],
@@ -261,7 +262,8 @@ def settings_message(
 def counts_message(
     counts: HealthCounts, judgement: Judgement, settings: Iterable[WorkControl] = ()
 ) -> scm_pb2.CountContainersResponse:
-    """Return the container counts, the verdict on the cluster, and the settings in force."""
+    """Build the response with the container counts, the verdict on the cluster, and the settings in
+    force."""
     known = asdict(counts)
     known.pop("stray")
     return scm_pb2.CountContainersResponse(
@@ -276,27 +278,27 @@ def counts_message(
 
 
 def decisions_message(decisions: Iterable[ContainerDecision]) -> scm_pb2.ContainerDecisions:
-    """Return one decision per requested container."""
+    """Build the response with one decision per requested container."""
     return scm_pb2.ContainerDecisions(decisions=CONTAINER_DECISION.messages(decisions))
 
 
 def forgotten_message(fates: Iterable[ForgetResult]) -> scm_pb2.MarkContainersLostResponse:
-    """Return the outcomes of forgetting containers."""
+    """Build the response with the outcomes of forgetting containers."""
     return scm_pb2.MarkContainersLostResponse(containers=FORGOTTEN.messages(fates))
 
 
 def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysResponse:
-    """Return the outcomes of deleting keys."""
+    """Build the response with the outcomes of deleting keys."""
     return scm_pb2.DeleteKeysResponse(deletions=KEY_DELETION.messages(deletions))
 
 
 def node_decisions_message(decisions: Iterable[NodeDecision]) -> scm_pb2.NodeDecisions:
-    """Return one decision per datanode."""
+    """Build the response with one decision per datanode."""
     return scm_pb2.NodeDecisions(decisions=NODE_DECISION.messages(decisions))
 
 
 def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
-    """Return the replication manager's report."""
+    """Build the response with the replication manager's report."""
     return scm_pb2.GetReportResponse(
         generated_at_ms=report.generated_at_ms,
         states={str(state): count for state, count in report.states.items()},
@@ -315,7 +317,7 @@ def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
 def departures_message(
     departures: Iterable[DepartureStatus], leaving_locked: int, resting_locked: int
 ) -> scm_pb2.ListDecommissionsResponse:
-    """Return the progress of the nodes that are not in service."""
+    """Build the response with the progress of the nodes that are not in service."""
     return scm_pb2.ListDecommissionsResponse(
         leaving_locked_count=leaving_locked,
         resting_locked_count=resting_locked,
@@ -324,7 +326,7 @@ def departures_message(
 
 
 def outcome_message(outcome: CommandOutcome) -> scm_pb2.Outcome:
-    """Return the outcome of a command."""
+    """Build the message of a command's outcome."""
     status = STATUS.message(outcome)
     if outcome.detail and outcome.kind in wire.DETAILED_KINDS:
         getattr(status, outcome.kind).ParseFromString(outcome.detail)
@@ -379,8 +381,8 @@ def _command(
 def _reconstruct(
     command: PendingCommand, named: Sequence[DatanodeAddress]
 ) -> scm_pb2.ReconstructCommand:
-    """Return a reconstruction. `named` lists the datanodes of its targets, then of its sources,
-    each in order."""
+    """Build the message of a reconstruction. `named` lists the datanodes of its targets, then of
+    its sources, each in order."""
     places = [
         scm_pb2.EcShard(datanode=endpoint, replica_index=index)
         for endpoint, (index, _) in zip(

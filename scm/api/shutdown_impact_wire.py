@@ -23,7 +23,7 @@ IMPACT: Final = MessageMap(
 
 
 def question_from(message: scm_pb2.CheckStopRequest) -> StopQuery:
-    """Check the targets that would be off. Raise RefusedError(MALFORMED_REQUEST) if one is
+    """Convert the targets that would be off. Raise RefusedError(MALFORMED_REQUEST) if one is
     invalid."""
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")

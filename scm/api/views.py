@@ -31,7 +31,7 @@ class NodeView:
     live: Liveness | None
     container_count: int
     has_reported: bool
-    """Whether it has reported all its replicas since it registered with this process."""
+    """Whether the node has reported all its replicas since it registered with this process."""
     is_managed: bool
 
 

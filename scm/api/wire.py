@@ -57,7 +57,7 @@ V = TypeVar("V")
 def parse_each(
     items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
 ) -> list[V]:
-    """Check each item of a list, which may have at most `count_max` items."""
+    """Return each item of a list converted by `parse`. Reject more than `count_max` items."""
     parse_count(items, where, count_max)
     return [parse(item, f"{where}[{i}]") for i, item in enumerate(items)]
 
@@ -65,21 +65,21 @@ def parse_each(
 def parse_named(
     items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
 ) -> list[V]:
-    """Check each item of a list that is not empty; return each value once."""
+    """Return each item of a list converted by `parse`, each value once. Reject an empty list."""
     if not items:
         raise malformed(where, "is empty")
     return list(dict.fromkeys(parse_each(items, where, parse, count_max=count_max)))
 
 
 def op_state_from(value: str, where: str) -> OpState:
-    """Check an operational state."""
+    """Convert a word to an operational state."""
     if value not in OpState.__members__:
         raise malformed(where, f"{cut(value, 40)!r} is none of {', '.join(OpState)}")
     return OpState(value)
 
 
 def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateRequest:
-    """Check an operator's request about operational states."""
+    """Convert an operator's request to change the operational states of nodes."""
     datanode_ids = node_ids_from(message.datanode_ids)
     op_state = op_state_from(message.op_state, "op_state")
     if op_state not in REQUESTED_STATES:
@@ -101,7 +101,7 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateReq
 
 
 def setting_from(message: scm_pb2.ChangeSettingsRequest) -> SettingRequest:
-    """Check an operator's request about settings."""
+    """Convert an operator's request to change run-time settings."""
     control = _one_of(message.control, "control", REQUESTED_CONTROLS)
     works = parse_named(
         message.works, "works", lambda word, where: _one_of(word, where, REQUESTED_WORKS)
@@ -137,7 +137,7 @@ def _check_value(control: ControlKind, value: str) -> None:
 
 
 def _one_of(value: str, where: str, allowed: Sequence[E]) -> E:
-    """Return the word with this value."""
+    """Return the member of `allowed` that equals this word."""
     for word in allowed:
         if word == value:
             return word
@@ -145,34 +145,34 @@ def _one_of(value: str, where: str, allowed: Sequence[E]) -> E:
 
 
 def node_ids_from(names: Sequence[str]) -> list[str]:
-    """Check datanode ids; return each once."""
+    """Return a list of datanode ids, each once."""
     return parse_named(names, "datanode_ids", parse_name)
 
 
 def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
-    """Check the sizes of blocks to allocate."""
+    """Return the sizes in bytes of the blocks to allocate."""
     if not message.sizes:
         raise malformed("sizes", "no block is asked for")
     return parse_each(message.sizes, "sizes", parse_number, count_max=SIZES_MAX)
 
 
 def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
-    """Check the names of the new keys of the blocks; the list may be empty."""
+    """Return the names of the new keys of the blocks; the list may be empty."""
     return parse_each(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
 def scheme_from(message: scm_pb2.AllocateBlocksRequest | scm_pb2.RecoveredContainer) -> str:
-    """Check the erasure code of new containers; return its full name, or an empty string."""
+    """Return the full name of the erasure code of new containers; "" if there is none."""
     return str(parse_scheme(parse_name(message.scheme, "scheme"))) if message.scheme else ""
 
 
 def client_id_from(value: str) -> str:
-    """Check a writer's session id."""
+    """Return a writer's session id."""
     return parse_name(value, "client_id")
 
 
 def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
-    """Check keys to commit: names, sizes, and that no block occurs twice."""
+    """Convert the keys to commit. Reject repeated names and blocks."""
     keys = parse_each(messages, "keys", key_from, count_max=KEYS_MAX)
     names: set[str] = set()
     blocks: set[tuple[int, int]] = set()
@@ -188,7 +188,7 @@ def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
 
 
 def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, str]]:
-    """Check the failed replicas that a writer reports."""
+    """Return the failed replicas that a writer reports, as (container id, datanode id)."""
     return parse_each(messages, "failed", _failed_replica)
 
 
@@ -212,42 +212,41 @@ def parse_key(name: str, where: str) -> str:
 
 
 def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
-    """Check a list of container ids; drop repetitions."""
+    """Return a list of container ids, each once."""
     return list(parse_named(ids, where, parse_container_id))
 
 
 def command_ids_from(ids: Sequence[int]) -> list[int]:
-    """Check a list of command ids; it may be empty."""
+    """Return a list of command ids, which may be empty."""
     return parse_each(ids, "command_ids", parse_command_id)
 
 
 def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
-    """Check the command id before which the newest outcomes are requested; 0 = all."""
+    """Return the command id before which the newest outcomes are requested; 0 = no limit."""
     return parse_number(message.before_command_id, "before_command_id")
 
 
 def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
-    """Check a plan: its source and every row."""
+    """Convert all rows of a plan, and check the plan's snapshot id and run id."""
     parse_name(message.snapshot_id, "snapshot_id")
     parse_name(message.run_id, "run_id")
     return parse_each(message.rows, "rows", _plan_row, count_max=PLAN_ROWS_MAX)
 
 
 def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
-    """Check the names of keys to delete; drop repetitions."""
+    """Return the names of the keys to delete, each once."""
     return parse_named(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
 def fingerprints_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
-    """Check the fingerprints of a dry run: none, or one for each container or row that it
-    showed."""
+    """Return the fingerprints of a dry run: none, or one for each container or row in `shown`."""
     if worlds and len(worlds) != len(shown):
         raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers, rows or keys")
     return list(worlds)
 
 
 def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], CommandKind]:
-    """Check an order that concerns datanodes themselves."""
+    """Convert an order that concerns datanodes themselves to (datanode ids, kind of command)."""
     known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
     if message.type not in known:
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
@@ -307,7 +306,8 @@ def _refuse_control_characters(value: str, where: str) -> None:
 
 
 def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
-    """Check a key: its name, and that the lengths of its blocks add up to its size."""
+    """Convert a key. Reject an invalid name, and blocks whose lengths do not add up to the key's
+    size."""
     blocks = tuple(
         _key_block(block, f"{where}.blocks[{i}]") for i, block in enumerate(message.blocks)
     )

@@ -61,7 +61,7 @@ _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 _UNREADABLE: Final = [
     list(ReplicaState).index(state) for state in (ReplicaState.UNHEALTHY, ReplicaState.RECOVERING)
 ]
-"""By number of a state."""
+"""Numbers of the replica states that cannot serve reads."""
 COLD_START_FACTOR: Final = 4  # a cold start waits longer: silent datanodes may be booting
 ENTERED: Final = (ControlKind.SAFE_MODE.value, WorkKind.ALL.value, "")  # key of the setting
 BY_OPERATOR: Final = "entered by an operator"

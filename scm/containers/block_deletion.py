@@ -148,7 +148,8 @@ class BlockDeletion(ControlComponent):
         return [replace(one, transaction_ids=ids.pop(one.name, ())) for one in deletions]
 
     def retire(self, change: StateChange, keys: Sequence[Key]) -> list[tuple[int, ...]]:
-        """Delete the blocks of removed keys; return the transaction ids of each key."""
+        """Record the delete of the blocks of removed keys. Return the transaction ids of each key.
+        """
         blocks = sorted(
             (block.container_id, block.local_id, place)
             for place, key in enumerate(keys)
@@ -187,7 +188,8 @@ class BlockDeletion(ControlComponent):
             )
 
     def resend_deletes(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Send the deletes of these containers again, once for each set of replicas.
+        """Send the deletes of these containers again, once whenever their set of replicas has
+        changed.
 
         A datanode that was away, and whose replica was not recorded when the others acknowledged,
         still has the blocks. Full copies get the delete by a reconcile. Shards are not compared

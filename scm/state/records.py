@@ -180,7 +180,7 @@ _STEPS: Final = Codec(
     lambda ids: [after - before for before, after in pairwise((0, *ids))],
     lambda steps: tuple(accumulate(steps)),
 )
-"""Ids as the differences from the previous ids."""
+"""Codec of ascending ids: each id is stored as its difference from the previous one."""
 
 NODE: Final = row_format(Node)
 CONTAINER: Final = row_format(Container)
@@ -203,7 +203,7 @@ PENDING: Final = row_format(
     *("created_at_ms", "target_id", "size_bytes", "keep_count", "op_state", "op_expiry_ms"),
     *("why", "shards"),
 )
-"""A command without its sending time, because a restarted SCM sends it again."""
+"""Row of a command, without the time when it was sent, because a restarted SCM sends it again."""
 OUTCOME: Final = row_format(
     CommandOutcome,
     *("command_id", "datanode_id", "reported_at_ms", "state", "kind", "container_id"),

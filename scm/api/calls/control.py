@@ -153,8 +153,8 @@ class ControlPlane(ControlPlaneComponents):
         return bool(changed)
 
     def _begin_tick(self, change: StateChange) -> list[int] | None:
-        """Do the work that orders no copies; return the checked containers, or None in safe
-        mode."""
+        """Do the part of a tick that orders no copies. Return the ids of the checked containers, or
+        None in safe mode."""
         self.commands.expire(change)
         self.totals.recompute_some()
         self.reconciles.forget_old()

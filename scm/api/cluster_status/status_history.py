@@ -104,7 +104,7 @@ class StatusHistory:
         return LastVerification(known[-1].at_ms, dict(known[-1].decisions), known[-1].error)
 
     def past(self) -> StatusHistoryData:
-        """Return the whole history."""
+        """Return all recorded samples, verdict changes and verifications."""
         return StatusHistoryData(
             tuple(self._state.samples.of(level) for level in range(len(LEVELS))),
             self._state.turns.by_time(),

@@ -32,7 +32,7 @@ class HistoryTable(Table[K, V]):
 
 
 class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
-    """Samples by level and start of their interval."""
+    """Samples, keyed by level and start of their interval."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
 
 
 class VerdictChangeTable(HistoryTable[int, VerdictChange]):
-    """Changes of the verdict by time."""
+    """Changes of the verdict, keyed by their time."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -65,7 +65,7 @@ class VerdictChangeTable(HistoryTable[int, VerdictChange]):
 
 
 class VerificationTable(HistoryTable[int, Verification]):
-    """Verifications by Spark by their end time."""
+    """Results of verifications by Spark, keyed by the time when they ended."""
 
     def __init__(self) -> None:
         super().__init__(

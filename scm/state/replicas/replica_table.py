@@ -49,7 +49,7 @@ _FORMAT: Final = RowFormat(
 )
 _RECOVERING: Final = replica_rows.state_code(ReplicaState.RECOVERING)
 _UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaState])
-"""By number of a state."""
+"""Indexed by the number of a replica state: True if a close command may still move this state."""
 
 
 class ReplicaTable(Table[tuple[int, str], Replica]):
