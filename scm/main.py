@@ -392,7 +392,7 @@ def _print_error(error: SutureError | ModuleNotFoundError) -> None:
 
 
 def main(stop: StopRequest | None = None) -> None:
-    """Run the command line until `stop` is set. Signals set a new one if there is none yet.
+    """Run the command line until `stop` is set. Without `stop`, signals set a new stop request.
 
     Exit codes: 0 stopped as requested; 1 cannot start, or failed; 64 usage.
     """

@@ -157,7 +157,8 @@ class NodeRemoval(ControlComponent):
         return RemovalLoss(len(held), tuple(needed), fewer)
 
     def _refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
-        """Return the nodes that may not be removed whatever replicas they have, with the reason."""
+        """Return a decision for each node that must not be removed, because of safe mode or its
+        health."""
         return [d for n in datanode_ids if (d := self._refusal(n)) is not None]
 
     def _is_gone(self, datanode_id: str) -> bool:

@@ -87,7 +87,8 @@ class OlderStates(ControlComponent):
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
     def _distrust(self, change: StateChange, since: Start, newest: ReportedStart) -> None:
-        """Schedule the recovery of everything done since this state may have become outdated."""
+        """Treat this state as restored: schedule the recovery of all changes since it may have
+        become outdated, and enter safe mode."""
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [
             one.container_id

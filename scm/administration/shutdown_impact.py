@@ -38,21 +38,22 @@ class StopQuery:
 
 @dataclass(frozen=True, slots=True)
 class StopImpact:
-    """The answer, and the facts on which it is based."""
+    """The answer to a StopQuery, and the facts on which the answer is based."""
 
     answer: StopAnswer
     reasons: tuple[str, ...]
     outlook: ImpactTotals
     open_count: int
-    """Open containers on the targets."""
+    """Number of open containers on the targets."""
     writer_count: int
-    """Clients that write these containers."""
+    """Number of clients that write the open containers on the targets."""
     wait_ms: int
-    """Time until missing replicas are made elsewhere, because a silent datanode may return."""
+    """Time until the copies of missing replicas begin, because a silent datanode may return."""
     rebuild_ms: int
-    """Time to copy them at the recent rate, one copy at a time on each remaining datanode."""
+    """Time to copy the missing replicas at the recent rate, one copy at a time on each remaining
+    datanode."""
     stays_count: int
-    """Datanodes that would still take new replicas."""
+    """Number of remaining datanodes that take new replicas."""
     free_bytes: int
     has_room: bool
 

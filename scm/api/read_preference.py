@@ -1,6 +1,6 @@
 """Ranks the datanodes from which to read a container, most promising first.
 
-A datanode is less promising if it is unreachable, if its replica is bad, if its replica lacks
+A datanode is less promising if it is unreachable, if its replica is unhealthy, if its replica lacks
 commits, or if it leaves or goes into maintenance, because it is then busy with copies. The first of
 these properties weighs most.
 """
@@ -50,7 +50,8 @@ class ReadPreference:
         return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
-        """Return (datanode, is replica bad, lacks commits) for each datanode with data to read.
+        """Return (datanode, is replica unhealthy, lacks commits) for each datanode with data to
+        read.
 
         The result is cached until the container changes, because clients request keys of the same
         containers repeatedly and each evaluation decodes all replicas.

@@ -80,7 +80,7 @@ def needed_bytes(case: ContainerContext) -> int:
 
 
 def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:
-    """Return True if a replica counts for its rack: it is not bad, and its node is neither dead nor
+    """Return True if a replica counts for its rack: it is healthy, and its node is neither dead nor
     leaving."""
     is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
     return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
@@ -112,8 +112,8 @@ def _misplaced(case: ContainerContext, racks: list[str]) -> int:
 def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
     """Return two sets of nodes that must not get a copy: those that count for racks, and the
     others. Nodes in the first set have intact replicas (also in maintenance) or pending copies.
-    Those in the second have replicas that are bad, leaving or being deleted. Nodes that died in
-    maintenance are in neither."""
+    Those in the second have replicas that are unhealthy, leaving or being deleted. Nodes that died
+    in maintenance are in neither."""
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
         if p.health is NodeHealthState.DEAD:

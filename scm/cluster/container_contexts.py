@@ -57,20 +57,21 @@ class ContainerContexts:
         return datanode_id in self.reports.confirmed
 
     def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
-        """Return the indexes in `container_ids` of the containers that had bad replicas when last
+        """Return the indexes in `container_ids` of the containers with unhealthy replicas when last
         evaluated."""
         return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
 
     def healable_holders(self, container_id: int) -> frozenset[str]:
-        """Return the datanodes whose replica of a container became bad recently, so that a repair
-        may still heal it."""
+        """Return the datanodes whose replica of a container became unhealthy recently, so that a
+        repair may still heal it."""
         container = self.state.containers.get(container_id)
         if container is None:
             return frozenset()
         return self._hopeful(container, self.state.replicas.of(container_id))
 
     def all_hopeful(self) -> frozenset[tuple[int, str]]:
-        """Return the bad replicas that a repair may still heal, as (container id, datanode id)."""
+        """Return the unhealthy replicas that a repair may still heal, as (container id, datanode
+        id)."""
         return frozenset(
             (number, node)
             for number in list(self._bad_since_s)
@@ -175,7 +176,7 @@ class ContainerContexts:
         )
 
     def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
-        """Return the datanodes whose replica of the container became bad less than
+        """Return the datanodes whose replica of the container became unhealthy less than
         `repair_grace_ms` ago.
 
         To heal a chunk in place is cheaper and safer than to copy a container. A repair therefore

@@ -8,8 +8,8 @@
 - A QUASI_CLOSED container becomes CLOSED when a replica is closed with all commits.
 
 The writer knows the last committed bcsid. A replica with a lower bcsid is closed as QUASI_CLOSED. A
-reconcile then copies the missing commits, and the replica is closed for good when its tree equals
-that of a CLOSED replica. If no replica is CLOSED, `health.quasi_closed` decides when a QUASI_CLOSED
+reconcile then copies the missing commits, and the replica becomes CLOSED when its tree equals that
+of a CLOSED replica. If no replica is CLOSED, `health.quasi_closed` decides when a QUASI_CLOSED
 container may close.
 """
 
@@ -102,9 +102,9 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
 
 
 def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> Container:
-    """Return the container closed at `bcsid`; later commits are abandoned.
+    """Return the container in state CLOSED at `bcsid`; later commits are abandoned.
 
-    The close commands that are then due close its replicas.
+    Its replicas are then closed by the close commands that become due.
     """
     closed = advance(container, ContainerEvent.GIVEN_UP, now_ms=now_ms)
     return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)

@@ -374,8 +374,8 @@ class NodeManager:
         A call continues where the last one ended. If each call evaluated all nodes, a thousand
         nodes that die at once would take a million evaluations.
 
-        A node that has not called since the start is not a change, because a restart must not
-        process the replicas of all nodes.
+        A node that has not called since the start does not count as changed, because a restart must
+        not process the replicas of all nodes.
         """
         changed: list[str] = []
         self._rack_count = None

@@ -103,9 +103,9 @@ def evaluate(
     """Return whether safe mode may end. `expected` are the nodes to wait for, `seen` those that
     have reported, `away` those that are silent. `containers` counts the reported containers.
 
-    Expected are the nodes that were online before the start; at a cold start, all known nodes. If
-    no node is known at a cold start, the whole time is waited for any node. A node that has
-    reported without being expected counts as a host for writes.
+    `expected` contains the nodes that were online before the start; at a cold start, all known
+    nodes. If a cold start knows no node, safe mode lasts at least `wait_s`, so that nodes can
+    register. A node in `seen` that was not expected counts as a host for writes.
     """
     missing = tuple(sorted(set(expected) - set(seen)))
     count = len(expected)

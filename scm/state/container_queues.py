@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARKED_MAX: Final = 2**26
-"""Ids from here on are not marked, because they may be reported ids of containers that this control
-plane did not make."""
+"""Ids of this value or higher are not marked, because they may be reported ids of containers that
+this control plane did not make."""
 
 
 class ContainerBitmap:

@@ -183,9 +183,8 @@ def data_count_of(scheme: str) -> int:
 
 
 def replica_bytes(scheme: str, length_bytes: int) -> int:
-    """Return the bytes of a block in the largest replica. Without an erasure code these are all its
-    bytes. With one, they are those of the longest shard, which the first and the parity shards
-    have."""
+    """Return the bytes of a block in the largest replica: of the block without an erasure code,
+    else of its longest shard. The first shard and the parity shards have that length."""
     if not scheme:
         return length_bytes
     code = parse_scheme(scheme)

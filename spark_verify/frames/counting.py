@@ -81,11 +81,11 @@ def _labels(condition: str, words: str) -> str:
 
 
 def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
-    """Return the rows and bytes of each action in the plans.
+    """Return (number of rows, bytes) by action in the plans.
 
-    BACKED_OFF counts the backed-off rows of `divergent/`, REPLICA_CLASS the rows of
-    `replica_class/`. Each of DISAGREEMENTS counts the rows of its kind in `disagreement/`. It does
-    not include rows that a difference in time may explain (`is_later`), which LATER counts.
+    BACKED_OFF counts the backed-off rows of `divergent/`, and REPLICA_CLASS the rows of
+    `replica_class/`. Each of DISAGREEMENTS counts the rows of its kind in `disagreement/`. Rows
+    that a difference in time may explain (`is_later`) count only as LATER.
     """
     query = f"""
         SELECT action, count(*) AS rows, sum(bytes_estimated) AS bytes FROM (

@@ -1,13 +1,14 @@
 """Samples of the cluster's figures per interval, kept for weeks.
 
-Each look at the cluster, every minute, is merged into three intervals:
+Each new sample is merged into three intervals at once:
 
 - its 5 minutes, kept for 2 days
 - its hour, kept for 3 weeks
 - its day, kept for 400 days
 
 Therefore nothing is aggregated later, and an interruption loses nothing. An interval keeps the
-worst state within it: five bad minutes make a bad day. The module reads no clock and no disk.
+worst state within it: a day with five bad minutes is a bad day. The module reads no clock and no
+disk.
 """
 
 from collections.abc import Sequence

@@ -25,7 +25,7 @@ class KeyTable(Table[str, Key]):
         self._last_bcsids: dict[int, int] = {}
         self._named: NamedBlocks | None = None
         self._loose: set[int] = set()
-        """Containers whose last commit that a key needed is no longer needed by any key."""
+        """Containers whose value in `_last_bcsids` is a commit that no key needs any more."""
         self.touched: set[int] = set()
         """Containers in which keys need other blocks since `scm.api.health_totals` last cleared
         this set."""
@@ -120,7 +120,8 @@ class KeyTable(Table[str, Key]):
         return [get(number, 0) for number in container_ids]
 
     def last_bcsids(self) -> dict[int, int]:
-        """Return `last_bcsid_in` for every container with a block of a key."""
+        """Return the last commit that keys need or needed, for every container with a block of a
+        key."""
         return self._last_bcsids.copy()
 
     def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
