@@ -23,7 +23,7 @@ Shards = Annotated[Count, Field(ge=1, le=31)]
 
 
 class VerifyOptions(ConfigSection):
-    """The options, of which the first are parameters of `health.rules.Rules`."""
+    """The options of a verification. The first fields are parameters of `health.rules.Rules`."""
 
     maintenance_min: Replicas = Field(2, description="replicas that stay online in maintenance")
     ec_redundancy: Count = Field(

@@ -204,7 +204,8 @@ RESULTS: Final = {
         """,
     ),
 }
-"""All tables in publication order: the row in `runs` confirms that the others are complete."""
+"""All tables in publication order. `runs` comes last, because its row confirms that the others are
+complete."""
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
 """Lifetime of a plan. After it the control plane must not act on the plan, because the cluster has

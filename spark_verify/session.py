@@ -183,7 +183,8 @@ def is_connected(spark: SparkSession) -> bool:
 def packed_modules(directory: Path) -> Path:
     """Write the modules that tasks import into an archive in `directory`; return its path.
 
-    The name depends on the content, because Spark accepts no other content under a known name.
+    The name contains a checksum of the content, because Spark rejects other content under a known
+    name.
     """
     path = directory / f"suture_verify_{code_checksum()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:

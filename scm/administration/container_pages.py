@@ -21,7 +21,7 @@ PAGE: Final = 2_000  # containers copied while the lock is held: some 20 ms
 
 @dataclass(frozen=True, slots=True)
 class ContainerPage:
-    """The containers of one page, as of one moment."""
+    """The containers of one page, copied from the state at one moment."""
 
     batch: ContainerBatch
     rules: Rules

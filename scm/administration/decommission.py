@@ -127,9 +127,9 @@ class DatanodeAdminMonitor(ControlComponent):
         *,
         is_current: bool,
     ) -> list[NodeDecision]:
-        """Set the operational state of nodes; all of them are checked together.
+        """Set the operational state of nodes, after a check of all of them together.
 
-        Unless forced, nothing changes if a check fails that is not skipped, or if the previewed
+        Unless forced, change nothing if a check fails that is not skipped, or if the previewed
         consequences (`prospect`) are out of date.
         """
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]

@@ -102,7 +102,8 @@ class DepartureRequests(ControlComponent):
         return DepartureAssessment(tuple(violations(needs, stay)), tuple(notes), service)
 
     def _service(self) -> dict[str, ServiceState]:
-        """Return each node's operational state as ordered. The caller holds the lock."""
+        """Return the operational state that each node has in the state database. The caller holds
+        the lock."""
         return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
 
     def _blocking_reasons(self, request: OpStateRequest) -> Ints:

@@ -77,13 +77,13 @@ class ImpactTotals:
     lost_ids: list[int] = field(default_factory=list)
     lost_states: Counter[str] = field(default_factory=Counter)
     healths: Counter[str] = field(default_factory=Counter)
-    """Health of the containers that would not be healthy."""
+    """Number of containers by health, of those that would not be healthy."""
     missing_replicas: Counter[int] = field(default_factory=Counter)
-    """Number of containers by how many replicas they would lack."""
+    """Number of containers by the number of replicas that each would lack."""
     open_ids: list[int] = field(default_factory=list)
     rebuild_bytes: int = 0
     width_max: int = 0
-    """The highest number of datanodes that a container with missing replicas needs."""
+    """The highest number of datanodes that any container with missing replicas requires."""
 
     @property
     def missing_replica_count(self) -> int:

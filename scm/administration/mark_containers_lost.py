@@ -55,7 +55,7 @@ class ForgetResult:
 
 @dataclass(eq=False)
 class MarkContainersLost(ControlComponent):
-    """Forgets and recalls containers."""
+    """Marks missing containers as lost, and restores them on request."""
 
     _reports: ReportProcessor
     _safe_mode: SafeMode

@@ -50,10 +50,10 @@ class PlanApplier(ControlComponent):
         worlds: Sequence[int] = (),
         dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Order the actions of the rows that still match the state. If `worlds` is given and one
-        fingerprint differs, order nothing.
+        """Order the actions of the rows that still match the state; return one decision per row.
 
-        `worlds` are the fingerprints of a dry run of the same rows.
+        `worlds` are the fingerprints of a dry run of the same rows. If one of them differs, nothing
+        is ordered. Empty `worlds` = no check.
         """
         aborted = self._previews.aborted(rows, worlds)
         if aborted:

@@ -281,7 +281,8 @@ class HealthTotals:
         return len(self._having[flag])
 
     def counts(self) -> HealthCounts:
-        """Return the counts as of the last step after which no changed container was left."""
+        """Return the counts as of the last moment at which no changed container waited for a
+        recount."""
 
         def having(flags: Flag) -> int:
             return sum(count for known, count in self._counts.items() if known & flags)

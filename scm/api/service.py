@@ -175,8 +175,8 @@ class ScmService:
     def ListOutcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
         """Return outcomes of commands, and the ids of pending commands.
 
-        The size of an answer is limited. An outcome beyond the limit is missing from the answer
-        although its command is not pending. The caller requests it again. For the newest outcomes,
+        The size of a response is limited. An outcome beyond the limit is left out, although its
+        command is not pending, and the caller requests it again. To continue with older outcomes,
         the caller passes the last returned id.
         """
         command_ids = wire.command_ids_from(request.command_ids)

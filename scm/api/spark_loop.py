@@ -87,7 +87,7 @@ class SparkLoop:
         return RetryAfter(POLL_S)
 
     def stop(self) -> None:
-        """End the running process, if any, and start no other."""
+        """End the running process, if any, and start no more processes."""
         with self._lock:
             self._is_stopping = True
             if self._process is not None:

@@ -158,8 +158,8 @@ class ViewBuilder(ControlComponent):
         return view
 
     def find_container(self, container_id: int) -> ContainerView | None:
-        """Return one container, or one that only a datanode reported; None if nothing is known of
-        it."""
+        """Return one container, also one that was given up or that only a datanode reported; None
+        if there is none."""
         container = self._state.containers.get(container_id)
         replicas = self._state.replicas.of(container_id)
         is_forgotten = self._state.forgotten.get(container_id) is not None

@@ -125,7 +125,7 @@ def setting_from(message: scm_pb2.ChangeSettingsRequest) -> SettingRequest:
 
 
 def _check_value(control: ControlKind, value: str) -> None:
-    """Raise RefusedError if a value is not one of its setting."""
+    """Raise RefusedError if a value is invalid for its kind of setting."""
     if control is not ControlKind.WINDOWS:
         if not (value.isascii() and value.isdigit() and 0 < int(value[:NAME_CHARS_MAX]) <= ID_MAX):
             raise malformed("value", "expected a positive number of bytes per second")
@@ -255,8 +255,8 @@ def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], Co
 
 
 def parse_id(value: str, where: str) -> str:
-    """Return the id of a datanode or volume if it is a plain name. Agents accept no other form, and
-    the state's keys contain the id, so its length is limited."""
+    """Return the id of a datanode or volume, which must be a plain name. Agents accept no other
+    form, and the state's keys contain the id, so its length is limited."""
     return parse_datanode_id(parse_name(value, where), where)
 
 

@@ -33,7 +33,8 @@ class PlacedReplica:
 
 
 def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
-    """Return the replicas that count as present: all replicas except those on dead nodes.
+    """Return the replicas that count as present: all except those on DEAD nodes that are not in
+    maintenance.
 
     A node in maintenance is expected back with all its replicas, however long it is silent.
     """

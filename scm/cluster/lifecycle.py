@@ -64,8 +64,8 @@ NEXT: Final[Mapping[tuple[ContainerState, ContainerEvent], ContainerState]] = {
     (ContainerState.DELETING, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
     (ContainerState.DELETED, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
 }
-"""Transitions. Every other pair changes nothing, so a container never goes back to an earlier
-state."""
+"""State after each (state, event). Any other pair changes nothing, so a container never goes back
+to an earlier state."""
 
 CLOSED_STATES: Final = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED})
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
@@ -102,7 +102,7 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
 
 
 def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> Container:
-    """Return the container in state CLOSED at `bcsid`; later commits are abandoned.
+    """Return a CLOSING or QUASI_CLOSED container as CLOSED at `bcsid`; later commits are abandoned.
 
     Its replicas are then closed by the close commands that become due.
     """
@@ -266,7 +266,7 @@ def _has_all_that_counts(
     index is complete.
 
     A client that fails leaves such commits on some datanodes, and a closed container accepts no
-    more commits. Whole copies are made equal by reconciles instead.
+    more commits. Replicas without erasure code are made equal by reconciles instead.
     """
     return (
         container.state is ContainerState.CLOSED

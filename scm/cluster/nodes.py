@@ -140,9 +140,9 @@ class NodeManager:
     def _check_address(self, registration: Registration) -> None:
         """Raise RefusedError if another live datanode has the same address.
 
-        Data for one of the two would be written to the other, and counted as a replica of each. A
-        reinstalled host has a new id at its old address. It is admitted when the old id has been
-        silent long enough to be STALE.
+        Otherwise data for one datanode would be written to the other, and counted as a replica of
+        each. A reinstalled host has a new id at its old address. The new id is admitted when the
+        old id has been silent long enough to be STALE.
         """
         for node in self._state.nodes.values():
             datanode_id = node.datanode_id

@@ -71,9 +71,9 @@ class KeyDeletion:
 
 
 def key_fingerprint(key: Key) -> int:
-    """Return a fingerprint that differs for any two keys of the same name. A block id is never
-    assigned twice; a key without blocks is distinguished by its time. The fingerprint is never 0,
-    and is the same after a restart."""
+    """Return a fingerprint that distinguishes keys of the same name by their creation time and
+    first block. A block id is never assigned twice. The fingerprint is never 0, and is the same
+    after a restart."""
     first = [(block.container_id, block.local_id) for block in key.blocks[:1]]
     text = f"{key.created_at_ms} {first}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1

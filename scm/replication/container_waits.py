@@ -36,7 +36,7 @@ class ContainerWait:
 
 @dataclass(eq=False)
 class ContainerWaits(ControlComponent):
-    """Explains containers. Callers hold the control plane's lock."""
+    """Finds out why containers are not healthy yet. Callers hold the control plane's lock."""
 
     _manager: ReplicationManager
     _removals: OverReplicatedProcessor

@@ -109,7 +109,7 @@ class ReplicationManager(ControlComponent):
 
     def enqueue_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
         """Schedule all containers of a node that appeared, died, or is going to leave. With
-        `is_urgent`, they precede all waiting containers, which after a start are all containers."""
+        `is_urgent`, they precede all waiting containers. After a start, all containers wait."""
         held = self._state.replicas.ids_on(datanode_id)
         self._state.mark_dirty(held)
         self._due.add_all(held, is_urgent=is_urgent)
@@ -129,7 +129,7 @@ class ReplicationManager(ControlComponent):
         return {state.name: count for state, count in self._states.counts.items() if count}
 
     def health_of(self, container_id: int) -> str:
-        """Return the health state of a container at its last check; "" if that was HEALTHY."""
+        """Return the health state of a container at its last check; "" for HEALTHY."""
         found = self._states.get(container_id)
         return "" if found is None else found.name
 
@@ -188,7 +188,7 @@ class ReplicationManager(ControlComponent):
         left.
 
         The most urgent container comes first. A container that lacks two replicas gets the second
-        after all others got their first.
+        one after all others got one.
         """
         if not self._waiting and self._is_repeated:
             self._waiting, self._unfinished = self._unfinished, []

@@ -124,8 +124,8 @@ class Codec(NamedTuple):
 
 
 def row_format(noun: type[V], *names: str, **codecs: Codec) -> RowFormat[V]:
-    """Return the format of a dataclass: its fields in order, or only `names` in their order.
-    `codecs` converts fields by name; the others are converted by their types."""
+    """Return the row format of a dataclass: all its fields in order, or only `names` in their
+    order. `codecs` converts fields by name; other fields are converted by their types."""
     all_names = tuple(field.name for field in fields(cast(Any, noun)))
     names = names or all_names
     values_of = attrgetter(*names)

@@ -88,7 +88,7 @@ class StateDirectoryLock:
         os.pwrite(self._descriptor, text.ljust(_OWNER_BYTES - 1) + b"\n", 0)
 
     def release(self) -> None:
-        """Release the directory; the kernel also does so when the process dies."""
+        """Release the flock. The kernel also releases it when the process dies."""
         os.close(self._descriptor)
 
 

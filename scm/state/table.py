@@ -160,7 +160,7 @@ class PairTable(Table[tuple[int, int], V]):
     ) -> None:
         super().__init__(name, key_bytes=lambda key: ID_PAIR.pack(*key), key_of=key_of, rows=rows)
         self.by_container: dict[int, set[int]] = {}
-        """The numbers of each container that has rows."""
+        """By container: the numbers of its rows."""
 
     def apply(self, key: tuple[int, int], value: V | None) -> V | None:
         """Set or remove a row, and update the index."""

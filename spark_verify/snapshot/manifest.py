@@ -30,7 +30,8 @@ class KeyAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class KeysAtRisk:
-    """The number of keys with blocks in such containers, and the first keys by name."""
+    """The number of keys with blocks in containers that are lost or at risk, and the first keys by
+    name."""
 
     key_count: Count
     container_count: Count

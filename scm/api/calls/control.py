@@ -195,8 +195,8 @@ class ControlPlane(ControlPlaneComponents):
         """Return the nodes that joined, left or changed since the last call.
 
         Return an empty list while containers wait for commands, because their needs are already
-        known. This delay is limited to one check interval, because a container that no node can
-        take waits for ever.
+        known. This delay ends after one check interval, because some containers may wait without an
+        end.
         """
         first_s = min(self.changed_nodes.values(), default=0.0)
         is_early = self.clock.monotonic_s() - first_s < self.options.check_interval_ms / 1000

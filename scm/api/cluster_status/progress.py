@@ -31,7 +31,7 @@ class CompletedWork:
 
 @dataclass(frozen=True, slots=True)
 class CompletionRate:
-    """Recent work of one kind; nothing is known of the time earlier than `span_s` ago."""
+    """Commands of one kind that ended in the last `span_s` seconds."""
 
     done_count: int = 0
     failed_count: int = 0

@@ -37,14 +37,15 @@ class StatusHistoryData:
     verifications: Sequence[Verification] = ()
 
     def since_ms(self, verdict: DataVerdict, now_ms: int) -> int:
-        """Return the time since which the verdict has been the same; `now_ms` if it has just
-        changed."""
+        """Return the time in ms since which the verdict has been `verdict`; `now_ms` if it was
+        another."""
         last = self.turns[-1] if self.turns else None
         return last.at_ms if last is not None and last.verdict is verdict else now_ms
 
 
 class StatusHistory:
-    """Records history. Callers hold the control plane's lock."""
+    """Records samples of the cluster and changes of the verdict. Callers hold the control plane's
+    lock."""
 
     def __init__(self, state: StateDatabase, *, started_at_ms: int) -> None:
         self._state = state

@@ -304,9 +304,8 @@ class PendingOps:
     def expire(self, change: StateChange) -> None:
         """Give up unanswered commands past their deadline, and release old exclusions.
 
-        A delete that was sent may still be executed. It is never given up while the replica exists.
-        It is queued again, however long that takes. A command that is paused waits for the end of
-        its pause.
+        A delete that was sent may still be executed. Therefore it is queued again, and never given
+        up while the replica exists. A command that is paused waits for the end of its pause.
         """
         now_s = self._clock.monotonic_s()
         late = command_limits.expired(

@@ -134,8 +134,8 @@ class LiveHealthJudge:
     def rows(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> dict[int, list[HealthRow]]:
-        """Return the actions that containers need, most urgent first, as if the commands `without`
-        did not exist. Containers that need nothing are omitted."""
+        """Return the actions that containers need, most urgent first, ignoring the pending commands
+        `without`. Containers that need nothing are omitted."""
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)

@@ -49,7 +49,7 @@ class Reconstructor(ControlComponent):
         is_in_place: bool = False,
     ) -> bool:
         """Order a reconstruction of the lost shards, as far as possible now. Return True if nothing
-        more needs to be ordered.
+        remains to be ordered.
 
         A pending reconstruction counts as done; if it fails, the container is queued again.
         `is_in_place` allows a target that has an unfinished shard from an earlier reconstruction.

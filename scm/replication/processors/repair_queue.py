@@ -41,9 +41,10 @@ class ReplicationQueue:
         return container_id in self.found
 
     def put(self, container_id: int, weight: int) -> None:
-        """Queue a container that was just checked. If it is already queued, it keeps its position.
+        """Queue a container that was just checked. If it is queued with this weight, it keeps its
+        position.
 
-        It no longer sleeps for datanodes, because others may be suitable now.
+        The container no longer sleeps for datanodes, because others may be suitable now.
         """
         known = self.found.get(container_id)
         is_awake = container_id not in self._asleep

@@ -80,7 +80,7 @@ def placed(sample: StatusSample, level: int) -> StatusSample:
 
 
 def merged(before: StatusSample, after: StatusSample) -> StatusSample:
-    """Return two samples of the same interval, merged. `after` is the later one."""
+    """Merge two samples of the same interval. `after` is the later one."""
     return replace(
         after,
         verdict=min(before.verdict, after.verdict, key=_WORST_FIRST.index),

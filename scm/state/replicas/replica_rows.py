@@ -77,7 +77,7 @@ def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
 
 @lru_cache(maxsize=65_536)
 def names_bytes(names: tuple[str, str, str, str]) -> bytes:
-    """Return four strings in the form in which they end a replica's row."""
+    """Encode the four strings that end a replica's row."""
     strings = [name.encode() for name in names]
     return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
 

@@ -21,10 +21,10 @@ class DeletedTable(Table[tuple[int, int], DeletedBlocks]):
         )
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Load nothing, because the rows remain on disk."""
+        """Do nothing, because the rows remain on disk."""
 
     def apply(self, key: tuple[int, int], value: DeletedBlocks | None) -> DeletedBlocks | None:
-        """Keep nothing in memory."""
+        """Do nothing and return None, because the rows are only on disk."""
         del key, value
         return None
 
