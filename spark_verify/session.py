@@ -156,7 +156,7 @@ def check_reached(remote: str) -> None:
 
 
 _is_own: dict[str, bool] = {}
-"""Whether this process started the session, by id of its application."""
+"""True if this process started the session, by id of the session's application."""
 
 
 def _id_of(spark: SparkSession) -> str:

@@ -31,7 +31,7 @@ class NodeView:
     live: Liveness | None
     container_count: int
     has_reported: bool
-    """Whether the node has reported all its replicas since it registered with this process."""
+    """True if the node has reported all its replicas since it registered with this process."""
     is_managed: bool
 
 
@@ -63,13 +63,14 @@ class ContainerView:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the container, see the function `used_bytes`."""
+        """Bytes of the largest replica that is not UNHEALTHY; the committed bytes if there is none.
+        """
         return used_bytes(self.container, [view.replica for view in self.replicas])
 
 
 def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
-    """Return the bytes of a container: those of the largest replica, or the committed bytes if they
-    are more."""
+    """Return the bytes of the largest replica that is not UNHEALTHY; the committed bytes if there
+    is none."""
     committed_bytes = 0 if container is None else container.committed_bytes
     reported = [r.used_bytes for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=committed_bytes)
