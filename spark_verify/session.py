@@ -345,8 +345,8 @@ def _driver_mib(row_count: int) -> int:
 
 
 def _fitting(row_count: int) -> dict[str, str]:
-    """Return the Spark SQL settings that fit a run of `row_count` rows, for a session of our own.
-    """
+    """Return the Spark SQL settings that fit a run of `row_count` rows, for a session of our
+    own."""
     is_small = row_count < SMALL_ROWS
     partitions = (
         1

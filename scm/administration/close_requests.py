@@ -195,8 +195,8 @@ class ContainerCloser(ControlComponent):
         return [order.datanode_id for order in self._due(way.after)]
 
     def _way(self, container_id: int, *, force: bool) -> _ClosePlan | ContainerDecision:
-        """Return the plan to close a container, or a decision with the reason why it is not closed.
-        """
+        """Return the plan to close a container, or a decision with the reason why it is not
+        closed."""
         container = self._state.containers.get(container_id)
         if container is None:
             return ContainerDecision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
@@ -323,8 +323,8 @@ class ContainerCloser(ControlComponent):
         return lifecycle.closes_due(container, self._cases.live_replicas(container.container_id))
 
     def _words(self, way: _ClosePlan) -> str:
-        """Return a text for operators: the close commands that are ordered, or why none is ordered.
-        """
+        """Return a text for operators: the close commands that are ordered, or why none is
+        ordered."""
         due = [order.datanode_id for order in self._due(way.after)]
         ordered = f"close is ordered on {', '.join(due)}" if due else ""
         if way.short is not None:

@@ -117,8 +117,8 @@ class OperatorCommands(ControlComponent):
         worlds: Sequence[int],
         dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Order one more copy of each container, to `target_id` or to a node chosen by the rules.
-        """
+        """Order one more copy of each container, to `target_id` or to a node chosen by the
+        rules."""
 
         def decide(now: StateChange, case: ContainerContext) -> ContainerDecision:
             number = case.container.container_id

@@ -188,8 +188,8 @@ class RestoreRecovery(ControlComponent):
         return is_made or bool(state.replicas.of(container_id))
 
     def _may_be_ours(self, container_id: int) -> bool:
-        """Return True if this control plane may have assigned this container id since the backup.
-        """
+        """Return True if this control plane may have assigned this container id since the
+        backup."""
         return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
 
     def _made_between(self, since: RestoreRecord, end_id: int) -> list[int]:

@@ -84,8 +84,8 @@ class StopImpactAnalyzer(ControlComponent):
         raise AssertionError("it is tried at least once")
 
     def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
-        """Check once. Return the impact, and True if no datanode's health changed during the check.
-        """
+        """Check once. Return the impact, and True if no datanode's health changed during the
+        check."""
         with self.access.lock:
             begun = self._begin(question)
         outlook = ImpactTotals()

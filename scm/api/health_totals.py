@@ -236,8 +236,8 @@ class HealthTotals:
         self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
 
     def recount(self, container_ids: NDArray[np.int64]) -> None:
-        """Mark the containers of a node that died or came back, so that their flags are recomputed.
-        """
+        """Mark the containers of a node that died or came back, so that their flags are
+        recomputed."""
         self._due.update(container_ids.tolist())
 
     def recompute_some(self) -> bool:

@@ -63,8 +63,8 @@ class ContainerView:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the largest replica that is not UNHEALTHY; the committed bytes if there is none.
-        """
+        """Bytes of the largest replica that is not UNHEALTHY; the committed bytes if there is
+        none."""
         return used_bytes(self.container, [view.replica for view in self.replicas])
 
 

@@ -26,8 +26,8 @@ class DecisionContext:
 
 @dataclass(eq=False)
 class ControlComponent:
-    """Base class of the control plane's components; copies the shared dependencies to attributes.
-    """
+    """Base class of the control plane's components; copies the shared dependencies to
+    attributes."""
 
     basis: InitVar[DecisionContext]
 

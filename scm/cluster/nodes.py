@@ -352,8 +352,8 @@ class NodeManager:
         return self._clock.monotonic_s() - self._failed_at_s[datanode_id] < pause_s
 
     def has_failed_lately(self, datanode_id: str) -> bool:
-        """Return True if a writer reported a failure of this node within the last `stale_after_ms`.
-        """
+        """Return True if a writer reported a failure of this node within the last
+        `stale_after_ms`."""
         failed_at_s = self._failed_at_s.get(datanode_id)
         if failed_at_s is None:
             return False

@@ -27,8 +27,8 @@ class RejectedReportParts:
         self._strangers: dict[str, tuple[float, str]] = {}
 
     def record(self, datanode_id: str, refused: Sequence[str]) -> None:
-        """Record that parts of a call were left out. Log this only if none were recorded recently.
-        """
+        """Record that parts of a call were left out. Log this only if none were recorded
+        recently."""
         if not refused:
             return
         self._drop_old()

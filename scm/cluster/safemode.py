@@ -269,8 +269,8 @@ class SafeMode(ControlComponent):
     def _indexes(
         self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int
     ) -> NDArray[np.int64]:
-        """Return for each container the number of replica indexes that these nodes have readable.
-        """
+        """Return for each container the number of replica indexes that these nodes have
+        readable."""
         numbers, places = np.unique(rows["datanode"], return_inverse=True)
         is_one = np.array([w in node_ids for w in self._state.replicas.words(numbers.tolist())])
         is_good = ~np.isin(rows["state"], _UNREADABLE) & (rows["error"] == NO_WORD)

@@ -148,8 +148,8 @@ class BlockDeletion(ControlComponent):
         return [replace(one, transaction_ids=ids.pop(one.name, ())) for one in deletions]
 
     def retire(self, change: StateChange, keys: Sequence[Key]) -> list[tuple[int, ...]]:
-        """Record the delete of the blocks of removed keys. Return the transaction ids of each key.
-        """
+        """Record the delete of the blocks of removed keys. Return the transaction ids of each
+        key."""
         blocks = sorted(
             (block.container_id, block.local_id, place)
             for place, key in enumerate(keys)

@@ -139,8 +139,8 @@ class ReplicationManager(ControlComponent):
         return self._states.since_ms.get(container_id, 0)
 
     def is_resting(self, container_id: int) -> bool:
-        """Return True if the container rests, because no datanode can take a replica that it lacks.
-        """
+        """Return True if the container rests, because no datanode can take a replica that it
+        lacks."""
         return self._queue.is_resting(container_id)
 
     def busy_sources(self, container_id: int) -> tuple[str, ...]:

@@ -159,8 +159,8 @@ def settle_start(
 
 
 def lost_state(directory: Path, why: str) -> RefusedError:
-    """Return the error for a start in a directory whose cluster has lost its state; `why` says how.
-    """
+    """Return the error for a start in a directory whose cluster has lost its state; `why` says
+    how."""
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",
@@ -170,8 +170,8 @@ def lost_state(directory: Path, why: str) -> RefusedError:
 
 
 def not_new(directory: Path, cluster_id: str) -> RefusedError:
-    """Return the error for a start of a new cluster in a directory that has the state of a cluster.
-    """
+    """Return the error for a start of a new cluster in a directory that has the state of a
+    cluster."""
     return RefusedError(
         Code.INVALID_CONFIG,
         f"cannot start a new cluster in {directory}: it has the state of cluster {cluster_id}",

@@ -38,8 +38,8 @@ ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "ver
 HEALTH_NAMES: Final = tuple(state.name for state in words.HealthState)
 
 VOTERS_MIN: Final = 3
-"""Minimum number of replicas in a vote about the root in which any single replica can be outvoted.
-"""
+"""Minimum number of replicas in a vote about the root in which any single replica can be
+outvoted."""
 
 
 @dataclass(frozen=True, slots=True)

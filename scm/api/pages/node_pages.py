@@ -38,8 +38,8 @@ def rack_page(name: str, views: Sequence[NodeView], now_ms: int, page: int) -> b
 
 
 def node_page(view: NodeView, now_ms: int) -> bytes:
-    """Return the page of one datanode as HTML, with the facts that the control plane has about it.
-    """
+    """Return the page of one datanode as HTML, with the facts that the control plane has about
+    it."""
     volumes = volumes_of(view)[:VOLUMES_SHOWN_MAX]
     places = [RankedVolume(view.node.datanode_id, volume) for volume in volumes]
     return render(TEMPLATES, "node.html.j2", {"now_ms": now_ms, "view": view, "places": places})

@@ -278,8 +278,8 @@ class PendingOps:
         )
 
     def complete_visible(self, change: StateChange, container_id: int) -> None:
-        """Remove the answered commands of a container whose effect is visible in replica reports.
-        """
+        """Remove the answered commands of a container whose effect is visible in replica
+        reports."""
         for command in self._state.commands.of_container(container_id):
             if command.is_answered and self._is_shown(command):
                 change.remove(self._state.commands, command.command_id)

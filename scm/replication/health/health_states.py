@@ -38,8 +38,8 @@ AT_RISK: Final = frozenset(
         HealthState.QUASI_CLOSED_STUCK_MISSING,
     }
 )
-"""States of containers without any known intact replica, or without one that has the last commits.
-"""
+"""States of containers without any known intact replica, or without one that has the last
+commits."""
 
 
 class UnhealthyContainers(dict[int, HealthState]):

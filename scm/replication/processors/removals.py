@@ -43,8 +43,8 @@ class OverReplicatedProcessor(ControlComponent):
 
     @property
     def sleeping_count(self) -> int:
-        """Number of containers whose delete waits because the datanode is at its limit of deletes.
-        """
+        """Number of containers whose delete waits because the datanode is at its limit of
+        deletes."""
         return self._queue.sleeping_count
 
     def busy_datanodes(self, container_id: int) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ ELIGIBLE_STATES: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_
 
 
 class Eligibility(StrEnum):
-    """Result of the check whether a container may be reconciled. The first eight words are Ozone's.
-    """
+    """Result of the check whether a container may be reconciled. The first eight words are
+    Ozone's."""
 
     OK = "OK"
     CONTAINER_NOT_FOUND = "CONTAINER_NOT_FOUND"

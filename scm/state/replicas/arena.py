@@ -122,8 +122,8 @@ def copied(rows: Rows) -> Rows:
 
 
 def _plain(rows: Rows) -> NDArray[np.void]:
-    """Return a view of rows as opaque bytes, because numpy copies structured rows field by field.
-    """
+    """Return a view of rows as opaque bytes, because numpy copies structured rows field by
+    field."""
     return rows.view(_PLAIN)
 
 
