@@ -337,15 +337,16 @@ class StateDatabase:
         change.run_after_commit()
 
     def settled(self) -> ContainerBitmap:
-        """Return a new empty set of containers. The tables remove each container from it that
-        changes."""
+        """Return a new empty set of containers. From now on, the tables remove each container that
+        changes from this set."""
         made = ContainerBitmap()
         for table in self._tables():
             table.settled.append(made)
         return made
 
     def dirty_containers(self) -> DirtyContainers:
-        """Return a new collector, to which the tables add each container that changes."""
+        """Return a new collector. From now on, the tables add each container that changes to this
+        collector."""
         made = DirtyContainers()
         for table in self._tables():
             table.settled.append(made)

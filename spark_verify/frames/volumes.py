@@ -68,8 +68,8 @@ def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> Data
 
 
 def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
-    """Return the number of exposed and of lost votes per volume and version; `judged` are judged
-    cases."""
+    """Return the number of exposed and of lost votes per volume and version voted against. `judged`
+    are judged cases."""
     return judged.sparkSession.sql(
         """
         SELECT datanode_id, volume_id, against, sum(exposed) AS exposed, sum(lost) AS lost FROM (

@@ -271,8 +271,8 @@ def _uneven(view: BatchView) -> frozenset[int]:
 
 
 def _short(view: BatchView) -> frozenset[int]:
-    """Return the closed containers none of whose replicas has the last commit, because the datanode
-    with that commit died or lost its disk."""
+    """Return the closed containers that have replicas but none with the last commit, because the
+    datanode with that commit died or lost its disk."""
     containers, replicas = view.batch.containers, view.batch.replicas
     last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
     is_short = (containers.state == SharedState.CLOSED) & (last < containers.sequence_id)
