@@ -128,7 +128,7 @@ class Outbox:
 
 
 class OutboxFanout:
-    """One outbox for each SCM. All get the same content, and an SCM that does not answer delays no
+    """The outboxes, one per SCM. All get the same content, and a silent SCM delays no
     other SCM."""
 
     def __init__(self, count: int) -> None:
