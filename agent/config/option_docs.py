@@ -11,20 +11,20 @@ from suture.config.option_reference import OptionDoc, options, unit_of, value_te
 from suture.errors import Code, RefusedError
 
 SAMPLE_HEAD: Final = """\
-# Options of the agent. What is commented out has the value that is shown: the default.
-# A number is in the unit that its key ends in; a text brings its own: "20MiB/s", "7d", "500GiB".
-# Files conf.d/*.toml beside this one are read after it, and win, key by key.
-# `suture config check` tests a change; `systemctl reload suture-agent` takes options marked live.
+# Options of the agent. A commented-out option has its default value.
+# A number has the unit at the end of its key; a text has its own unit: "20MiB/s", "7d", "500GiB".
+# Files conf.d/*.toml in this directory are read after this file, and override single keys.
+# `suture config check` checks a change; `systemctl reload suture-agent` applies live options.
 """
 DOCUMENT_HEAD: Final = """\
 # Configuration
 
-The agent reads one TOML file (`/etc/suture/agent.toml`) and then, in the order of their names, the
-drop-ins `conf.d/*.toml` beside it; a later file wins, key by key, and a list is replaced whole. An
-unknown option, a wrong unit, or two options that contradict each other start nothing: the error
-names file and line. No environment variable changes an option.
+The agent reads one TOML file (`/etc/suture/agent.toml`). Then it reads the files `conf.d/*.toml` in
+the same directory, in the order of their names. A later file overrides single keys; a list is
+replaced completely. The agent does not start with an unknown option, a wrong unit, or contradictory
+options; the error names the file and the line. No environment variable changes an option.
 
-A number is in the unit that the key ends in. A text brings its own unit:
+A number has the unit at the end of its key. A text has its own unit:
 
 | of | write | units |
 |---|---|---|
@@ -38,12 +38,12 @@ $ suture config show --origin --config /etc/suture/agent.toml
 $ suture config explain scan.data_interval_s
 ```
 
-An option marked *live* changes on `systemctl reload suture-agent` (SIGHUP); the rest waits for a
-restart, and the log says which. A file that is wrong changes nothing: the agent keeps the options
-it has, and logs `config_reload_failed`.
+`systemctl reload suture-agent` (SIGHUP) applies changes of *live* options. Changes of other options
+need a restart; the log names them. If a file is invalid, the agent keeps its options and logs
+`config_reload_failed`.
 
-The control plane's options are [at the end](#the-control-plane); `suture-scm --show-options` prints
-them.
+The options of the control plane are [at the end](#the-control-plane); `suture-scm --show-options`
+prints them.
 """
 
 

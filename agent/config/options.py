@@ -86,22 +86,28 @@ class NodeConfig(ConfigSection):
     listen: Address = Field("127.0.0.1:9859", description="Address of the gRPC server, host:port.")
     advertise: Address | None = Field(
         None,
-        description="Address that peers and clients dial; none: what `listen` binds.",
+        description="Address that peers and clients connect to; none: the address that `listen` "
+        "binds.",
         examples=["datanode1.example.org:9859"],
     )
     scm: Annotated[tuple[ScmAddress, ...], BeforeValidator(_several)] = Field(
         ("127.0.0.1:9860",),
         min_length=1,
         max_length=9,
-        description="Address of the SCM, host:port, or a list: the highest term leads. With "
-        "ozone:// before each: of Apache Ozone's SCM, its port for datanodes.",
+        description="Address of the SCM, host:port, or a list; the agent obeys the SCM with the "
+        "highest term. An address of Apache Ozone's SCM begins with ozone:// and has "
+        "the port for datanodes.",
     )
-    rack: str = Field("/default-rack", min_length=1, description="Network location.")
+    rack: str = Field(
+        "/default-rack",
+        min_length=1,
+        description="Rack of the datanode, as a path in the network topology.",
+    )
     in_flight_bytes: Bytes = Field(
         0,
         ge=0,
-        description="Memory for data in flight, of calls, tasks and scans together; 0 = half of "
-        "what the machine, or the control group, has beside 128 MiB.",
+        description="Limit of memory for data of calls, tasks and scans in progress; 0: (memory of "
+        "the machine or control group - 128 MiB) / 2.",
     )
 
 
@@ -115,24 +121,28 @@ class StorageConfig(ConfigSection):
         examples=[("/var/lib/suture/volume1",)],
     )
     tree_algorithm: Algorithm = Field(
-        Algorithm.XXH3_64, description="How trees fold; crc32c gives Ozone's roots bit for bit."
+        Algorithm.XXH3_64,
+        description="Checksum algorithm of the Merkle tree; crc32c gives the same roots as Ozone.",
     )
     reserve_bytes: Bytes = Field(
-        256 * MIB, ge=0, description="Free space of a volume that no write may touch."
+        256 * MIB, ge=0, description="Free space of a volume that writes do not use."
     )
     container_bytes_max: Bytes = Field(
-        CONTAINER_BYTES_MAX, ge=MIB, le=CONTAINER_BYTES_MAX, description="Largest container."
+        CONTAINER_BYTES_MAX,
+        ge=MIB,
+        le=CONTAINER_BYTES_MAX,
+        description="Largest size of a container.",
     )
     quarantine_keep_s: WholeSeconds = Field(
         14 * DAY_S,
         ge=0,
-        description="How long bytes replaced by a repair are kept.",
+        description="Time that data stays in quarantine, such as bytes that a repair replaced.",
         json_schema_extra=LIVE,
     )
     verification_keep_s: WholeSeconds = Field(
         0,
         ge=0,
-        description="How long files of the verification log are kept; 0: for good.",
+        description="Time that files of the verification log are kept; 0: permanently.",
     )
 
 
@@ -140,10 +150,13 @@ class ScanConfig(ConfigSection):
     """Interval and speed of the scans."""
 
     enabled: Switch = Field(
-        True, description="Read replicas in the background, and ask peers to prove chunks."
+        True, description="Scan replicas in the background, and ask peers to prove chunks."
     )
     data_interval_s: WholeSeconds = Field(
-        7 * DAY_S, ge=60, le=90 * DAY_S, description="Every byte is read once in this time."
+        7 * DAY_S,
+        ge=60,
+        le=90 * DAY_S,
+        description="Scan interval: every byte is read at least once in this time.",
     )
     gap_min_s: WholeSeconds = Field(
         900,
@@ -153,51 +166,57 @@ class ScanConfig(ConfigSection):
         json_schema_extra=LIVE,
     )
     promise: Literal["refuse", "warn"] = Field(
-        "refuse", description="What to do at start when data_interval_s cannot be kept."
+        "refuse", description="Action at start if the disks are too slow for data_interval_s."
     )
     volume_bytes_per_s: BytesPerS = Field(
         0,
         ge=0,
         le=16 * 1024 * MIB,
-        description="Fixed read budget of one volume's scan; 0: what the promise needs, and more "
-        "while nobody is disturbed.",
+        description="Fixed read rate of the scan of a volume; 0: the rate that data_interval_s "
+        "needs, and more while clients do not use the disk.",
         json_schema_extra=LIVE,
     )
     floor_bytes_per_s: BytesPerS = Field(
         MIB,
         ge=64 * 1024,
         le=1024 * MIB,
-        description="No disturbance slows a scan below it.",
+        description="Lowest read rate of a scan, however busy the disk is.",
         json_schema_extra=LIVE,
     )
     ceiling_bytes_per_s: BytesPerS = Field(
         0,
         ge=0,
         le=16 * 1024 * MIB,
-        description="Above it no scan goes, however idle; 0: as fast as the disk gives.",
+        description="Highest read rate of a scan, even if the disk is idle; 0: no limit.",
         json_schema_extra=LIVE,
     )
     parity_interval_s: WholeSeconds = Field(
         30 * DAY_S,
         ge=0,
         le=365 * DAY_S,
-        description="The shards of every erasure-coded container are computed from each other once "
-        "in this time; 0: never.",
+        description="Interval in which the shards of each erasure-coded container are compared with"
+        " each other; 0: never.",
     )
     challenge_interval_s: WholeSeconds = Field(
-        60, ge=0, le=DAY_S, description="A peer is asked so often to prove one chunk; 0: never."
+        60,
+        ge=0,
+        le=DAY_S,
+        description="Time between two requests to a peer to prove that it has a chunk; 0: never.",
     )
     windows: tuple[Window, ...] = Field(
         (),
         max_length=24,
-        description="Times of the day, UTC, to scan in; none: always.",
+        description="Times of day (UTC) in which scans run; none: always.",
         json_schema_extra=LIVE,
     )
     start_jitter_s: Seconds = Field(
-        60.0, ge=0, le=DAY_S, description="Scans begin at a random moment of this time."
+        60.0,
+        ge=0,
+        le=DAY_S,
+        description="After a start, scans begin after a random time up to this one.",
     )
     watch: Switch = Field(
-        True, description="Scan a closed container soon after its files changed behind our back."
+        True, description="Scan a closed container soon after another program changes its files."
     )
 
 
@@ -214,29 +233,34 @@ class TaskConfig(ConfigSection):
         32 * MIB,
         ge=MIB,
         le=16 * 1024 * MIB,
-        description="No disturbance of clients slows the copies from here, together, below it.",
+        description="Lowest total rate of the copies that this datanode sends, however busy the "
+        "disks are.",
     )
     reconcile_proof_age_s: WholeSeconds = Field(
         DAY_S,
         ge=0,
         le=90 * DAY_S,
-        description="After a reconcile only what it changed is read, and the rest at its scan's "
-        "slot, if the replica was read whole at most so long ago; 0: always all of it.",
+        description="If the complete replica was read within this time, only the data that a "
+        "reconcile changed is read after it; older: the complete replica; 0: always the"
+        " complete replica.",
     )
     prove_deletes: Switch = Field(
         True,
-        description="A replica that others have, too, is deleted when one of them has proven to "
-        "have it on its disk. false: on the word of the control plane alone.",
+        description="Delete a surplus replica only after another replica has proven that its disk "
+        "has the data; false: delete it when the control plane orders it.",
     )
     delete_proof_age_s: WholeSeconds = Field(
         HOUR_S,
         ge=0,
         le=90 * DAY_S,
-        description="For such a proof a replica is not read again that was read whole at most so "
-        "long ago; 0: always.",
+        description="A replica that was read completely within this time is not read again to prove"
+        " a delete; 0: it is always read.",
     )
     reconstruct_bytes_per_s: int = Field(
-        0, ge=0, le=16 * 1024 * MIB, description="Read budget of a reconstruction; 0: no limit."
+        0,
+        ge=0,
+        le=16 * 1024 * MIB,
+        description="Read rate limit of a reconstruction, in bytes per second; 0: no limit.",
     )
 
 
@@ -244,16 +268,19 @@ class ServerConfig(ConfigSection):
     """Limits of the gRPC server."""
 
     threads: Count = Field(
-        20, ge=2, le=256, description="RPCs that are worked on at once; others wait."
+        20, ge=2, le=256, description="RPCs that are processed at the same time; others wait."
     )
     connections_max: Count = Field(
-        1_000, ge=2, le=100_000, description="Connections at once; more are closed at once."
+        1_000,
+        ge=2,
+        le=100_000,
+        description="Largest number of connections; new connections above it are closed.",
     )
     calls_per_s_max: Count = Field(
         5_000,
         ge=0,
         le=1_000_000,
-        description="RPCs of one caller per second; more are refused as BUSY; 0: no limit.",
+        description="RPCs of one caller per second; more are refused with BUSY; 0: no limit.",
     )
 
 
@@ -267,16 +294,16 @@ class TlsConfig(ConfigSection):
     )
     key: Path | None = Field(
         None,
-        description="PEM file: the private key, which nobody else may read.",
+        description="PEM file: the private key; only its owner may read it.",
         examples=["/etc/suture/tls/datanode.key"],
     )
     ca: Path | None = Field(
         None,
-        description="PEM file: the authorities whose certificates are believed.",
+        description="PEM file: the trusted certificate authorities.",
         examples=["/etc/suture/tls/ca.pem"],
     )
     allow_plaintext: Switch = Field(
-        False, description="Without certificates, serve and call others than loopback all the same."
+        False, description="Without certificates, serve and call addresses other than loopback."
     )
 
 
@@ -285,17 +312,18 @@ class ObserveConfig(ConfigSection):
 
     listen: AddressOrNone = Field(
         "127.0.0.1:9861",
-        description='Address of the plain HTTP listener: metrics, health, a page; "": none.',
+        description='Address of the plain HTTP listener with metrics, health and a page; "": none.',
     )
     names: tuple[str, ...] = Field(
         (),
-        description="Names by which that listener may be asked for, beside its addresses, "
-        "localhost, the name of the host and that of node.advertise.",
+        description="More host names that requests to the HTTP listener may contain, beside its "
+        "addresses, localhost, the host name and the name in node.advertise.",
         examples=[["dn1.example.net"]],
     )
     audit_file: Path | None = Field(
         None,
-        description="File for the audit log, one JSON object a line; none: with the other logs.",
+        description="File of the audit log, with one JSON object per line; none: written to the "
+        "other logs.",
         examples=["/var/log/suture/audit.jsonl"],
     )
 
@@ -305,7 +333,7 @@ class ReportConfig(ConfigSection):
 
     export: Directory = Field(
         "",
-        description="Directory of the reports of all datanodes: a path, or an address of s3a://, "
+        description="Directory for the reports of all datanodes: a path, or an address of s3a://, "
         'hdfs:// or file://; "": none. It needs the extra `reports`.',
         examples=["s3a://cluster/reports"],
     )
@@ -316,7 +344,7 @@ class ReportConfig(ConfigSection):
         description="Time between two reports; the first is written after the start.",
     )
     keep_count: Count = Field(
-        3, ge=2, le=1_000, description="Reports of this datanode that are kept there."
+        3, ge=2, le=1_000, description="Number of reports of this datanode that are kept."
     )
 
 
@@ -329,8 +357,8 @@ class OzoneConfig(ConfigSection):
 
     listen: AddressOrNone = Field(
         "",
-        description="Address for Ozone's datanodes and clients, host:port; Ozone's own default "
-        'port is 9859; "": none. In plaintext, unless `conf` is set.',
+        description="Address for Ozone's datanodes and clients, host:port (Ozone's default port is "
+        '9859); "": none. It is plaintext unless `conf` is set.',
     )
     conf: str = Field(
         "",
@@ -339,8 +367,8 @@ class OzoneConfig(ConfigSection):
     )
     replication_listen: AddressOrNone = Field(
         "",
-        description="Address for containers between datanodes of a secure cluster, host:port; "
-        'Ozone\'s own default port is 9886; "": none.',
+        description="Address for copies between datanodes of a secure cluster, host:port (Ozone's "
+        'default port is 9886); "": none.',
     )
     certificate_dir: str = Field(
         "", description="Directory for this datanode's key and certificate in a secure cluster."
@@ -349,20 +377,20 @@ class OzoneConfig(ConfigSection):
         30.0,
         ge=0.1,
         le=300,
-        description="Longest time between two heartbeats to Ozone's SCM; that of its own datanodes "
-        "is hdds.heartbeat.interval.",
+        description="Longest time between two heartbeats to Ozone's SCM; hdds.heartbeat.interval of"
+        " Ozone's datanodes.",
     )
     layout_version: Annotated[Count, BeforeValidator(_layout_of)] = Field(
         10,
         ge=1,
         le=1_000,
-        description='Version of Ozone\'s SCM, "1.4", "2.0", "2.1" or "2.2", or its layout version '
-        "(7, 8, 9, 10), because it lets in no other.",
+        description='Version of Ozone\'s SCM ("1.4", "2.0", "2.1" or "2.2") or its layout version '
+        "(7, 8, 9 or 10); the SCM rejects datanodes of another one.",
     )
     compress_copies: Switch = Field(
         False,
-        description="Compress containers by zstd that are sent or fetched because Ozone's SCM says "
-        "so: for slow links.",
+        description="Compress containers with zstd that are sent or fetched by order of Ozone's "
+        "SCM, for slow links.",
     )
 
 
@@ -382,5 +410,5 @@ class AgentConfig(ConfigSection):
         20.0,
         gt=0,
         le=600,
-        description="How long a clean stop may take; keep it below TimeoutStopSec of the unit.",
+        description="Longest time of a clean stop; keep it below TimeoutStopSec of the unit.",
     )

@@ -28,183 +28,192 @@ class ScmOptions(ConfigSection):
         CONTAINER_BYTES_MAX,
         ge=64 * 1024,
         le=CONTAINER_BYTES_MAX,
-        description="A container takes blocks until a replica, copy or shard, has this many bytes.",
+        description="A container is full when a replica (copy or shard) has this many bytes.",
     )
     heartbeat_interval_ms: Milliseconds = Field(
-        1_000, ge=50, le=60_000, description="Interval of the datanodes' heartbeats."
+        1_000, ge=50, le=60_000, description="Time between two heartbeats of a datanode."
     )
     stale_after_ms: Milliseconds = Field(
         15_000,
         ge=200,
         le=3_600_000,
-        description="A node this long unheard gets no new containers and is no peer.",
+        description="A datanode without a heartbeat for this time is STALE: it gets no new "
+        "containers, and is not a source of copies.",
     )
     dead_after_ms: Milliseconds = Field(
-        60_000, ge=400, description="A node this long unheard counts as dead."
+        60_000, ge=400, description="A datanode without a heartbeat for this time is DEAD."
     )
     session_idle_ms: Milliseconds = Field(
         600_000,
         ge=200,
-        description="An open container nobody asked about for this long is closed; after 30 s at "
-        "most, if it takes no more blocks but waits for commits.",
+        description="An open container that no client uses for this time is closed. If it takes no "
+        "more blocks and only waits for commits, it is closed after at most 30 s.",
     )
     close_retry_ms: Milliseconds = Field(
         1_000,
         ge=20,
         le=60_000,
-        description="First pause before a close, or a failed copy or delete, is ordered again; "
-        "doubles up to 64 times this.",
+        description="First pause before a failed close, copy or delete is ordered again; it doubles"
+        " up to 64 times this value.",
     )
     reconcile_cooldown_ms: Milliseconds = Field(
         30_000,
-        description="A plan may not order a container reconciled again so soon; an operator may.",
+        description="Shortest time between two reconciles of a container by plans; an operator's "
+        "reconcile does not wait.",
     )
     heal: Switch = Field(
         True,
-        description="Order replicas that differ or are damaged reconciled without waiting for a "
-        "plan.",
+        description="Reconcile replicas that differ or are damaged without waiting for a plan.",
     )
     heal_after_ms: Milliseconds = Field(
         10_000,
-        description="So long after the report that shows it, so that what is under way settles "
-        "first.",
+        description="Time between a report of a difference and its reconcile, so that writes in "
+        "progress can end first.",
     )
     command_deadline_ms: Milliseconds = Field(
         720_000,
         ge=2_000,
-        description="A command unanswered for this long is given up; the datanode itself gives it "
-        "up after half of it, so that nothing runs unwatched.",
+        description="A command without a result for this time has failed. The datanode stops it "
+        "after half of the time, so that it does not run after its failure.",
     )
     deadline_bytes_per_s: Bytes = Field(
         10 * MIB,
         ge=0,
         le=2**40,
-        description="A copy or rebuild has the time more that its bytes, read and written, take "
-        "at this rate; 0: none. A rebuild has 50 ms more for each block.",
+        description="A copy or rebuild gets additional time for its bytes, read and written, at "
+        "this rate; 0: none. A rebuild also gets 50 ms for each block.",
     )
     maintenance_replica_min: Count = Field(
         2,
         ge=1,
         le=10,
-        description="Replicas of a container that stay online while others are in maintenance.",
+        description="Replicas of a container that must stay online while other replicas are in "
+        "maintenance.",
     )
     decommission_replica_min: Count = Field(
         0,
         ge=0,
         le=10,
-        description="Good replicas in service elsewhere for which a datanode that leaves waits; "
-        "0: as many as were written.",
+        description="Healthy replicas in service elsewhere that a decommission waits for; 0: the "
+        "replication factor of the container.",
     )
     managed_racks: str = Field(
         "",
-        description="Racks, with commas between, whose datanodes are managed; elsewhere nothing "
-        "is written, copied or deleted, and what is there counts; none: all.",
+        description="Comma-separated racks whose datanodes are managed; none: all. On other racks "
+        "nothing is written, copied or deleted, but their replicas count.",
     )
     replication_limit: Count = Field(
-        20, ge=1, le=10_000, description="Copies a datanode is given at once."
+        20, ge=1, le=10_000, description="Copies that one datanode may have at the same time."
     )
     inflight_factor_percent: Count = Field(
         75,
         ge=0,
         le=100,
-        description="Replicas on their way in all, of replication_limit per healthy node; 0: no "
-        "limit.",
+        description="Limit of all copies in progress, as a percentage of replication_limit times "
+        "the healthy datanodes; 0: no limit.",
     )
     repair_grace_ms: Milliseconds = Field(
         600_000,
-        description="An unhealthy replica is left so long to be healed in place before it is "
+        description="Time that an unhealthy replica gets for a repair in place before it is "
         "replaced.",
     )
     exclude_failure_count: Count = Field(
         20,
         ge=0,
         le=10_000,
-        description="After so many failures in a row of orders to one replica it is excluded for "
-        "an hour, or until a person releases it; 0: never. Copies in a row to one "
-        "datanode count as one.",
+        description="After this many consecutive failures of commands for a replica, it is excluded"
+        " for an hour, or until an operator releases it; 0: never. Consecutive failed "
+        "copies to one datanode count as one.",
     )
     check_interval_ms: Milliseconds = Field(
         300_000,
         ge=1_000,
-        description="Every closed container is looked at in this time, besides when something "
-        "changes.",
+        description="Every closed container is checked in this interval, and when its replicas "
+        "change.",
     )
     verify_interval_ms: Milliseconds = Field(
         300_000,
         ge=1_000,
-        description="How often --verify exports a snapshot and applies the plan that comes back.",
+        description="Interval in which --verify exports a snapshot and applies the resulting plan.",
     )
     safemode_wait_ms: Milliseconds = Field(
         300_000,
-        description="Time that safe mode waits after a start for datanodes that send heartbeats "
-        "and have not reported all replicas. Silent datanodes are not waited for after "
+        description="Time that safe mode waits after a start for datanodes that send heartbeats and"
+        " have not reported all replicas. It waits for silent datanodes until "
         "stale_after_ms. After a cold start, the time is four times as long.",
     )
     safemode_container_percent: Count = Field(
         99,
         ge=0,
         le=100,
-        description="If datanodes are let go, safe mode ends when this share of the closed "
-        "containers that keys need has been reported.",
+        description="If safe mode no longer waits for some datanodes, it ends when this share of "
+        "the closed containers that keys need has been reported.",
     )
     snapshot_keep_count: Count = Field(
-        10, ge=1, le=10_000, description="Newest snapshots kept on disk; older ones are deleted."
+        10,
+        ge=1,
+        le=10_000,
+        description="Number of snapshots that are kept on disk; older snapshots are deleted.",
     )
     snapshot_address: str = Field(
         "",
-        description="Address where each snapshot is put as well, for Spark on other machines: "
-        "s3://bucket/snapshots, hdfs://namenode:8020/..., file:///...; none: only on this disk.",
+        description="Second location of each snapshot, for Spark on other machines: "
+        "s3://bucket/snapshots, hdfs://namenode:8020/..., file:///...; none: only on "
+        "this disk.",
     )
     tls_certificate: str = Field(
         "",
         description="PEM file: the certificate of the control plane, with the role scm, and its "
         "issuers.",
     )
-    tls_key: str = Field("", description="PEM file: its private key, which nobody else may read.")
-    tls_ca: str = Field(
-        "", description="PEM file: the authorities whose certificates are believed."
+    tls_key: str = Field(
+        "", description="PEM file: the private key of the certificate; only its owner may read it."
     )
+    tls_ca: str = Field("", description="PEM file: the trusted certificate authorities.")
     allow_plaintext: Switch = Field(
         False,
-        description="Without certificates, serve on other addresses than loopback all the same.",
+        description="Without certificates, serve on addresses other than loopback.",
     )
     observe_listen: str = Field(
         "",
-        description="host:port of the plain HTTP listener: a page of the cluster, /metrics, "
-        "/healthz; none: no listener.",
+        description="Address of the plain HTTP listener (host:port) with a page of the cluster, "
+        "/metrics and /healthz; none: no listener.",
     )
     verify_deadline_ms: Milliseconds = Field(
         7_200_000,
         ge=1_000,
-        description="A verification that takes longer is ended and counts as failed.",
+        description="A verification that takes longer is stopped and has failed.",
     )
     audit_file: str = Field(
-        "", description="File for the audit log, one JSON object a line; none: stderr."
+        "", description="File of the audit log, with one JSON object per line; none: stderr."
     )
     connections_max: Count = Field(
-        10_000, ge=2, le=100_000, description="Connections at once; more are closed at once."
+        10_000,
+        ge=2,
+        le=100_000,
+        description="Largest number of connections; new connections above it are closed.",
     )
     in_flight_bytes: Bytes = Field(
         0,
         ge=0,
         le=2**50,
-        description="Memory for requests and answers of calls together; 0 = half of what the "
-        "machine, or the control group, has beside 128 MiB.",
+        description="Limit of memory for requests and answers of calls in progress; 0: (memory of "
+        "the machine or control group - 128 MiB) / 2.",
     )
     calls_per_s_max: Count = Field(
         5_000,
         ge=0,
         le=1_000_000,
-        description="Calls of one caller per second; more are refused as BUSY; 0: no limit.",
+        description="Calls of one caller per second; more are refused with BUSY; 0: no limit.",
     )
     rpc_threads: Count = Field(
-        16, ge=2, le=256, description="Calls that are worked on at once; others wait."
+        16, ge=2, le=256, description="Calls that are processed at the same time; others wait."
     )
     lmdb_map_bytes: Bytes = Field(
         16 * 1024**3,
         ge=MIB,
         le=2**40,
-        description="Address space of the state; the file grows to it.",
+        description="Address space of the state file, and its largest size.",
     )
 
     def tls_files(self) -> TlsFiles | None:
@@ -287,9 +296,9 @@ def document() -> str:
         "",
         "## The control plane",
         "",
-        "`suture-scm --config FILE` reads one TOML file without sections; `--set NAME=VALUE` wins",
-        "over it. Changes wait for a restart. A number is in the unit that its name ends in; text",
-        "brings its own.",
+        "`suture-scm --config FILE` reads one TOML file without sections; `--set NAME=VALUE`",
+        "overrides it. Changes need a restart. A number has the unit at the end of its name; a",
+        "text has its own unit.",
         "",
         "| option | default | bounds | meaning |",
         "|---|---|---|---|",
