@@ -22,7 +22,7 @@ LACKING: Final = "without blocks that keys need"
 RECOVER: Final = "suture scm recover"
 _REPORT: Final = "suture scm report"
 _SAFE_MODE: Final = "suture scm safemode"
-_REFUSED: Final = "journalctl --unit suture-scm --grep 'rejected|later_state_seen'"
+_REFUSED: Final = "journalctl --unit suture-scm --grep 'rejected|later_state|state_older'"
 
 
 class DataVerdict(StrEnum):

@@ -1,22 +1,27 @@
-"""Detects that this state is outdated, from the control plane starts that datanodes report.
+"""Detects that this state is outdated, from what datanodes report.
 
 A datanode reports which starts of control planes it has seen, and the highest state number of each.
-There are two cases:
+It also reports its replicas. There are three cases:
 
 - A datanode has seen a start of this state with a higher state number than this state has. Then an
   older copy of the state was put in place, or the disk lost acknowledged changes.
 - A datanode has seen a start that is not in the history of this state. Then two control planes run
   on copies of one state.
+- Two datanodes have blocks in a container, or a container, that this state has not allocated. Only
+  a later state can have allocated them. A later state may have ended before its first heartbeat, so
+  that no datanode has seen it. One datanode alone is not sufficient, because its report may be
+  wrong.
 
-In both cases keys may have been stored that this state does not contain. The state is therefore
+In all cases keys may have been stored that this state does not contain. The state is therefore
 treated like one restored from a backup. Nothing is deleted, copied or stored until it is recovered
 (`scm.administration.restore_recovery`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Final
 
+import numpy as np
 import structlog
 
 from scm.cluster.decision_context import ControlComponent, DecisionContext
@@ -28,6 +33,13 @@ from scm.state.entities import UNFINISHED, OutcomeState
 from scm.state.starts import ReportedStart, Start
 from scm.state.state_metadata import RestoreRecord, counters_anew
 from suture.errors import Code
+
+MADE_SINCE_MAX: Final = 4_000_000
+"""Maximum number of containers that may have been made since a backup: one a second for more than a
+month. A higher id was not assigned by a control plane. It may be a stray directory, or a container
+that some client asked a datanode to create. Tables need a byte for every id up to the highest, and
+an id is never reused."""
+WITNESSES_MIN: Final = 2  # datanodes that must report the same
 
 _WHY: Final = "datanodes have seen a later state than this one"
 _log = structlog.get_logger("suture.scm")
@@ -66,7 +78,58 @@ class OlderStates(ControlComponent):
                 state_number=newest.state_number,
             )
         if self._state.restored is None:
-            self._distrust(change, self._state.lineage.since(later), newest)
+            self._distrust(change, self._state.lineage.since(later), newest.term)
+
+    def compare_ids(self, change: StateChange, container_ids: Collection[int]) -> None:
+        """Compare the replicas of these containers with the ids that this state has allocated; if
+        a later state allocated some, treat this state as restored."""
+        state = self._state
+        if state.restored is not None or not container_ids:
+            return
+        next_id = state.counters["next_container_id"]
+        ids = sorted(one for one in container_ids if one < next_id + MADE_SINCE_MAX)
+        owner, rows = state.replicas.owned(ids)
+        last = np.zeros(len(ids), np.int64)
+        np.maximum.at(last, owner, rows["bcsid"].astype(np.int64))
+        promised = np.array(state.containers.promised_counts(ids), np.int64)
+        # A state that never had a container has no blocks to delete. The datanodes may have joined
+        # a new cluster with containers of their own.
+        is_new = np.isin(ids, state.containers.missing(ids)) & (np.array(ids) >= next_id)
+        is_new &= next_id > 1
+        for place in np.flatnonzero(((promised > 0) & (last > promised)) | is_new).tolist():
+            container_id, count = ids[place], int(promised[place])
+            holders = [one for one in state.replicas.of(container_id) if one.bcsid > count]
+            container = state.containers.get(container_id)
+            factor = self._options.replication_factor
+            if container is not None:
+                factor = container.replication_factor
+                if not state.has_all_commits_of(container_id):
+                    continue  # the recovery examined it
+            if len(holders) >= min(WITNESSES_MIN, factor):
+                self._distrust_ids(change, container_id, sorted(r.datanode_id for r in holders))
+                return
+
+    def _distrust_ids(
+        self, change: StateChange, container_id: int, datanode_ids: Sequence[str]
+    ) -> None:
+        """Treat this state as restored, because datanodes have data that a later state
+        allocated."""
+        before = self.trouble
+        change.on_undo(lambda: setattr(self, "trouble", before))
+        self.trouble = (
+            f"datanodes {' and '.join(datanode_ids)} have data of container {container_id} that "
+            "this state has not allocated: an older copy of it was put in place, or its disk lost "
+            "changes; nothing is deleted until it is recovered"
+        )
+        change.on_commit(
+            _log.error,
+            "state_older_than_datanodes",
+            container_id=container_id,
+            datanode_id=datanode_ids[0],
+        )
+        starts = self._state.lineage.starts
+        after = (start for start in starts if start.first_container_id > container_id)
+        self._distrust(change, next(after, starts[-1]), self._state.term)
 
     def finish_recovery(self, change: StateChange) -> None:
         """End the recovery: continue with a term above those of the other control planes that were
@@ -86,9 +149,9 @@ class OlderStates(ControlComponent):
         )
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
-    def _distrust(self, change: StateChange, since: Start, newest: ReportedStart) -> None:
+    def _distrust(self, change: StateChange, since: Start, term: int) -> None:
         """Treat this state as restored: schedule the recovery of all changes since it may have
-        become outdated, and enter safe mode."""
+        become outdated, and enter safe mode. `term` is the highest known term."""
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [
             one.container_id
@@ -104,7 +167,7 @@ class OlderStates(ControlComponent):
         change.begin_restore(restored)
         for counter, number in counters_anew(state.counters, now_ms).items():
             change.move_counter(counter, number)
-        change.move_counter("term", newest.term + 1)  # commands of an earlier term are stale
+        change.move_counter("term", term + 1)  # commands of an earlier term are stale
         for command in list(state.commands.values()):
             self._commands.drop(change, command, OutcomeState.SKIPPED, Code.SAFE_MODE, _WHY)
         for transaction in list(state.transactions.values()):

@@ -28,7 +28,7 @@ import structlog
 
 from merkle.checksum_columns import container_checksum
 from merkle.replica import ID_MAX
-from scm.administration.older_states import OlderStates
+from scm.administration.older_states import MADE_SINCE_MAX, OlderStates
 from scm.cluster.decision_context import ControlComponent, DecisionContext
 from scm.cluster.lifecycle import end_writes
 from scm.cluster.replica_map import ReportProcessor
@@ -50,11 +50,6 @@ KEPT_ASIDE: Final = "KEPT_ASIDE"  # a newer put has the name: this put gets anot
 KNOWN: Final = "KNOWN"
 DELETED: Final = "DELETED"  # this state has ordered its delete
 
-MADE_SINCE_MAX: Final = 4_000_000
-"""Maximum number of containers that may have been made since a backup: one a second for more than a
-month. A higher id was not assigned by a control plane. It may be a stray directory, or a container
-that some client asked a datanode to create. Tables need a byte for every id up to the highest, and
-an id is never reused."""
 LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a higher id leaves too few ids for future blocks
 
 _WHY: Final = "it was made after the backup that the control plane was restored from"

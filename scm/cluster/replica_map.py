@@ -97,7 +97,6 @@ class ReportProcessor:
         self.cut_off: set[str] = set()
         """Datanodes whose full report lost a page, so that it is unknown whether they reported all
         replicas."""
-        self._is_older = False  # an older state than datanodes have seen, already logged
         self.unknown_container_ids: set[int] = set(
             state.containers.missing(state.replicas.container_ids().tolist())
         )
@@ -224,26 +223,12 @@ class ReportProcessor:
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
                 self.mark_unknown(change, container_id)
-                self._note_later(datanode_id, container_id)
                 change.on_commit(
                     _log.warning,
                     "unknown_container_reported",
                     container_id=container_id,
                     datanode_id=datanode_id,
                 )
-
-    def _note_later(self, datanode_id: str, container_id: int) -> None:
-        """Log once that a datanode has a container whose id this state has not assigned yet, which
-        means that a later state assigned it."""
-        is_later = container_id >= self._state.counters["next_container_id"]
-        if is_later and not self._is_older and self._state.restored is None:
-            self._is_older = True
-            _log.error(
-                "state_older_than_datanodes",
-                container_id=container_id,
-                datanode_id=datanode_id,
-                next_container_id=self._state.counters["next_container_id"],
-            )
 
 
 def _put_in(change: StateChange, noted: set[T], one: T) -> None:

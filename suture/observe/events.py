@@ -366,7 +366,7 @@ SCM: Final[Mapping[str, EventSpec]] = {
         "A Spark verification failed; the next one runs on schedule."
     ),
     "state_older_than_datanodes": EventSpec(
-        "A later SCM state created this container; `suture scm recover` restores it.",
+        "Two datanodes have data of a later SCM state; safe mode lasts until it is recovered.",
         (CONTAINER, DATANODE),
     ),
     "state_on_btrfs": EventSpec(

@@ -90,7 +90,8 @@ class Driver:
         state = container_pb2.OPEN if self.steps % 2 else container_pb2.CLOSED
         place = (node.datanode_id, container_id)
         self.known.replicas[place] = (*self.known.replicas.get(place, (0,)), root)
-        node.report_some(report(container_id, state, bcsid=1, root=root))
+        # Commits in containers that this state did not make would prove a later state.
+        node.report_some(report(container_id, state, bcsid=0, root=root))
         self.known.replicas[place] = (root,)
 
     def close(self) -> None:

@@ -138,6 +138,7 @@ class DatanodeCalls:
             if within is not report:
                 refused.append(within.refused)
             changed |= self._parts.reports.apply(change, call.datanode_id, within)
+        self._parts.older_states.compare_ids(change, changed)
         self._parts.observer.update_many(change, changed)
         self._parts.last_copies.recount(change, changed)
         is_open = self._parts.safe_mode.reevaluate().is_open

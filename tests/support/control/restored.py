@@ -30,11 +30,16 @@ def restored_world(data: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def report(world: ScmWorld, *container_ids: int, state: ReplicaState = ReplicaState.CLOSED) -> None:
+def report(
+    world: ScmWorld,
+    *container_ids: int,
+    state: ReplicaState = ReplicaState.CLOSED,
+    bcsid: int = 5,
+) -> None:
     """Let every node report these replicas in a full report."""
     world.join(*NODES)
     for node in NODES:
-        mine = [replica(node, state, container_id=number) for number in container_ids]
+        mine = [replica(node, state, container_id=number, bcsid=bcsid) for number in container_ids]
         world.beat(node, *mine, full=True)
 
 

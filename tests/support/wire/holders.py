@@ -127,9 +127,11 @@ def main() -> int:
     held = table()
     wanted = {key: held[key] for key in words or held if held[key]}
     red = tried(wanted.items())
-    green = [key for key in wanted if not red.get(key)]
-    sys.stdout.writelines(f"{key} is not held by {held[key]}\n" for key in green)
-    return 1 if green else 0
+    for key in wanted.keys() - red.keys():
+        sys.stdout.write(f"{key} has no result with {held[key]}\n")
+    for key in (key for key, is_red in red.items() if not is_red):
+        sys.stdout.write(f"{key} is not held by {held[key]}\n")
+    return 0 if wanted.keys() == red.keys() and all(red.values()) else 1
 
 
 if __name__ == "__main__":

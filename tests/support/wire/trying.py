@@ -45,15 +45,18 @@ class Trials:
         """Try each field; then tear down the fixtures of `item`."""
         trials = self._of[item.nodeid]
         results = [(key, self._is_red(item, key)) for key in (NOTHING, *trials, NOTHING)]
-        if not (results[0][1] or results[-1][1]):
+        if results[0][1] is results[-1][1] is False:
             with self._tried.open("a") as file:
                 for key, is_red in results[1:-1]:
+                    if is_red is None:
+                        continue
                     file.write(f"{key}\t{item.nodeid}\t{'red' if is_red else 'green'}\n")
         with self._deadline():
             item.session._setupstate.teardown_exact(nextitem)
         return True
 
-    def _is_red(self, item: pytest.Function, key: str) -> bool:
+    def _is_red(self, item: pytest.Function, key: str) -> bool | None:
+        """Run the test without a field. Return True if it failed, None if it did not end."""
         self._lost.write_text(key)
         beside = pytest.Function.from_parent(item.parent, name="beside", callobj=lambda: None)
 
@@ -61,7 +64,7 @@ class Trials:
         with self._deadline() as late:
             reports = runtestprotocol(item, log=False, nextitem=beside)
         self._lost.write_text(NOTHING)
-        return not late and any(report.failed for report in reports)
+        return None if late else any(report.failed for report in reports)
 
     @contextmanager
     def _deadline(self) -> Iterator[list[str]]:

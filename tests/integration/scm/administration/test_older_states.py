@@ -1,6 +1,7 @@
 """A state that is older than what datanodes saw is treated as restored, and deletes nothing."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,9 @@ class Remembering:
 
     def __init__(self) -> None:
         self.seen: dict[str, ReportedStart] = {}
+        self.bcsids = dict.fromkeys(NODES, 2)
+        """By datanode: the last commit of its replica."""
+        self.container_ids = [1]
 
     def see(self, world: ScmWorld) -> None:
         """Look at a control plane."""
@@ -47,8 +51,11 @@ class Remembering:
 
     def beat(self, world: ScmWorld, node: str, *, boot_id: int = 2) -> HeartbeatAnswer:
         """Call with a full report."""
-        mine = replica(node, ReplicaState.CLOSED, container_id=1, bcsid=2)
-        report = NodeReplicaReport(True, 1, 0, is_last=True, replicas=(mine,))
+        mine = tuple(
+            replica(node, ReplicaState.CLOSED, container_id=one, bcsid=self.bcsids[node])
+            for one in self.container_ids
+        )
+        report = NodeReplicaReport(True, 1, 0, is_last=True, replicas=mine)
         return world.control.datanodes.heartbeat(
             Heartbeat(
                 node,
@@ -95,6 +102,7 @@ def copy(world: ScmWorld, to: Path) -> None:
 
 def put_back(world: ScmWorld) -> None:
     """Lose the state, put the older copy in its place, and start on it."""
+    world.clock.set_wall_s(time.time())  # a start is dated by the real clock
     world.state.close()
     shutil.rmtree(world.path)
     shutil.move(world.path.parent / "older", world.path)
@@ -230,6 +238,105 @@ def test_copy_that_is_started_later_is_recognised(world: ScmWorld, nodes: Rememb
     assert ContainerState.CLOSED is container.state
     assert (1,) == world.control.queries.to_recover().container_ids
     other.state.close()
+
+
+def store_third(world: ScmWorld) -> Key:
+    """Store one more key in container 1 after the copy of the state was made."""
+    (third,) = world.control.clients.allocate(WRITER, [10])
+    block = KeyBlock(third.container_id, third.local_id, third.bcsid, 10)
+    stored = Key("third", 10, 1, (block,))
+    world.control.clients.commit(WRITER, [stored], may_replace=False, failed=())
+    assert (1, 3) == (third.container_id, third.bcsid)
+    return stored
+
+
+def test_later_state_without_a_heartbeat_is_recognised_by_its_blocks(world: ScmWorld) -> None:
+    """The copy, the last commits and the loss all fall between two heartbeats, so that no datanode
+    has seen the later state. Blocks that it allocated are on two datanodes.
+    """
+    second, third = world.state.keys.get("second"), store_third(world)
+    assert second is not None
+    put_back(world)
+    unknowing = Remembering()
+    unknowing.bcsids.update(dn1=3, dn3=3)
+
+    unknowing.join(world, *NODES)
+
+    assert [] == deletes(world, unknowing)
+    assert world.state.restored is not None
+    assert not world.control.safe_mode.status().is_open
+    (trouble,) = world.control.queries.cluster_facts()[0].refused
+    assert "datanodes dn1 and dn3 have data of container 1" in trouble
+    assert (1,) == world.control.queries.to_recover().container_ids
+    last_local_id = third.blocks[0].local_id
+    made = recover(world, second, third, is_end=True, last_local_id=last_local_id)
+    assert ["RECOVERED", "RECOVERED"] == [one.code for one in made.brought]
+    assert [] == deletes(world, unknowing)
+    assert world.state.restored is None
+    assert world.control.safe_mode.status().is_open
+
+
+def test_later_state_is_recognised_after_it_gave_blocks_up(world: ScmWorld) -> None:
+    """The second of two datanodes reports after the gate opened; pending deletes are dropped."""
+    store_third(world)
+    put_back(world)
+    unknowing = Remembering()
+    unknowing.bcsids["dn1"] = 3
+    unknowing.join(world, *NODES)
+    assert world.control.safe_mode.status().is_open
+    world.control.clients.finish(WRITER, close=True)
+    for _turn in range(3):
+        world.clock.advance_s(1)
+        world.control.tick()
+        for node in NODES[:2]:
+            unknowing.beat(world, node)
+    (given_up,) = world.state.transactions.values()
+    assert given_up.is_unproven
+
+    unknowing.bcsids["dn3"] = 3
+    unknowing.beat(world, "dn3")
+
+    assert 0 == len(world.state.transactions)
+    assert [] == deletes(world, unknowing)
+
+
+def test_later_state_is_recognised_by_its_containers(world: ScmWorld) -> None:
+    """Two datanodes have a container whose id this state has not assigned."""
+    put_back(world)
+    unknowing = Remembering()
+    unknowing.container_ids = [1, world.state.counters["next_container_id"]]
+
+    unknowing.join(world, "dn1")
+    assert world.state.restored is None
+    unknowing.join(world, "dn2")
+
+    assert world.state.restored is not None
+    assert tuple(unknowing.container_ids) == world.control.queries.to_recover().container_ids
+
+
+def test_invented_ids_do_not_stop_a_cluster(world: ScmWorld, nodes: Remembering) -> None:
+    """One datanode that reports a commit which was never allocated proves nothing, and neither do
+    containers with ids that no control plane can have assigned yet.
+    """
+    world.restart()
+    nodes.bcsids["dn2"] = 1_000
+    nodes.container_ids = [1, 2**40]
+
+    nodes.join(world, *NODES)
+
+    assert world.state.restored is None
+    assert world.control.safe_mode.status().is_open
+
+
+def test_containers_of_datanodes_that_join_a_new_cluster_are_no_later_state(
+    tmp_path: Path, nodes: Remembering
+) -> None:
+    """A state that never had a container has no blocks that it could delete."""
+    with ScmWorld(tmp_path / "new", OPTIONS).running() as world:
+        nodes.join(world, *NODES)
+
+        assert world.state.restored is None
+        assert (1,) == world.control.queries.to_recover().container_ids
 
 
 def test_machine_that_was_reset_to_a_snapshot_is_recognised(

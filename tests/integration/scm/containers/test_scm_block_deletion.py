@@ -251,6 +251,8 @@ def test_a_delete_of_an_empty_replica_that_failed_is_ordered_again(tmp_path: Pat
     with ScmWorld(tmp_path, options).running() as world:
         world.join(*NODES)
         made = world.made_closed()
+        with world.state.change() as change:
+            change.put(world.state.containers, replace(made, allocated_bcsid=2))
         world.control.deletions.delete_keys([name_of(world)], dry_run=False)
         for node in NODES:
             world.beat(node, outcomes=(done(sent(world, node)[0]),))

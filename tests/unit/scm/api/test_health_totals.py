@@ -332,8 +332,8 @@ def test_a_container_whose_keys_are_deleted_lacks_nothing(world: ScmWorld) -> No
 
 def test_recovered_container_is_not_counted_as_lacking(world: ScmWorld) -> None:
     """A later state allocated and deleted blocks, which is no fault after the recovery."""
-    needed_by(world, 1, 2, 5)
     report(world, blocks=3, bcsid=9, deleted=6)
+    needed_by(world, 1, 2, 5)
     with world.state.change() as change:
         change.put(world.state.containers, replace(container(sequence_id=9), allocated_bcsid=8))
     before = world.control.queries.count_containers()
