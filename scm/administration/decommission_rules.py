@@ -30,7 +30,7 @@ class DepartureCheck(StrEnum):
     """A check of a departure, which its request may skip."""
 
     NODES = "nodes"  # enough datanodes stay for each scheme
-    SOURCES = "sources"  # lacking replicas can be made from others
+    SOURCES = "sources"  # missing replicas can be copied or rebuilt
     SPACE = "space"  # the datanodes that stay have room for the copies
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
@@ -45,18 +44,8 @@ Datanodes = Annotated[
     list[str], argument("DATANODE", "Datanode ids or their prefixes, addresses, or /racks.")
 ]
 ForceFlag = Annotated[bool, flag("Ignore failed safety checks.", "--force")]
-
-
-class Check(StrEnum):
-    """Safety checks of a departure."""
-
-    NODES = "nodes"
-    SOURCES = "sources"
-    SPACE = "space"
-
-
 SkipOption = Annotated[
-    list[Check] | None,
+    list[str] | None,
     typer.Option("--skip", metavar="CHECK", help="Ignore this check: nodes, sources or space."),
 ]
 UndoFlag = Annotated[bool, flag("Return the datanodes to service at any stage.", "--undo")]
