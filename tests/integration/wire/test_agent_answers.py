@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -207,18 +207,19 @@ def test_disks_have_what_smart_and_the_kernel_say(replica: StoredReplica, tmp_pa
 
 def test_scan_and_sample_tell_progress_and_results(replica: StoredReplica) -> None:
     """Among the results, what was not drawn, not read and not decided."""
-    result = SampleResult(
-        chunk_count=71,
-        read_count=72,
-        bytes_read=73,
-        bad_count=74,
-        undecided_count=75,
-        gone_count=76,
-        without_checksum_count=77,
-        damaged_row_count=78,
-        unread_count=79,
-        unread=["container 7: no row"],
-    )
+    fields: dict[str, Any] = {
+        "chunk_count": 71,
+        "read_count": 72,
+        "bytes_read": 73,
+        "bad_count": 74,
+        "undecided_count": 75,
+        "gone_count": 76,
+        "without_checksum_count": 77,
+        "damaged_row_count": 78,
+        "unread_count": 79,
+        "unread": ["container 7: no row"],
+    }
+    result = SampleResult(**fields)
     modes: list[ScanMode] = []
 
     def scan(_id: ContainerId, _stop: object, mode: ScanMode) -> list[ScanStep]:
@@ -242,18 +243,7 @@ def test_scan_and_sample_tell_progress_and_results(replica: StoredReplica) -> No
         d.SampleProgress(read_count=3),
         d.SampleProgress(
             read_count=72,
-            result=d.SampleResult(
-                chunk_count=71,
-                read_count=72,
-                bytes_read=73,
-                bad_count=74,
-                undecided_count=75,
-                gone_count=76,
-                without_checksum_count=77,
-                damaged_row_count=78,
-                unread_count=79,
-                unread=["container 7: no row"],
-            ),
+            result=d.SampleResult(**fields),
         ),
     ] == sample
 

@@ -165,6 +165,18 @@ def test_state_that_was_put_back_is_recovered(world: ScmWorld, nodes: Rememberin
     assert world.state.restored is None
 
 
+def give_blocks_up(world: ScmWorld, nodes: Remembering) -> None:
+    """End the writer, so that the state orders deleted the blocks whose commits it lacks."""
+    world.control.clients.finish(WRITER, close=True)
+    for _turn in range(3):
+        world.clock.advance_s(1)
+        world.control.tick()
+        for node in NODES[:2]:
+            nodes.beat(world, node)
+    (given_up,) = world.state.transactions.values()
+    assert given_up.is_unproven
+
+
 def test_state_that_is_newest_is_believed(world: ScmWorld, nodes: Remembering) -> None:
     """A kill and a restart on the same state is no older state."""
     for boot_id in (2, 3):
@@ -184,14 +196,7 @@ def test_memory_of_one_datanode_is_enough(world: ScmWorld, nodes: Remembering) -
     unknowing = Remembering()
     unknowing.join(world, *NODES)
     assert world.control.safe_mode.status().is_open
-    world.control.clients.finish(WRITER, close=True)
-    for _turn in range(3):
-        world.clock.advance_s(1)
-        world.control.tick()
-        for node in NODES[:2]:
-            unknowing.beat(world, node)
-    (given_up,) = world.state.transactions.values()
-    assert given_up.is_unproven
+    give_blocks_up(world, unknowing)
 
     nodes.beat(world, "dn3")
 
@@ -284,14 +289,7 @@ def test_later_state_is_recognised_after_it_gave_blocks_up(world: ScmWorld) -> N
     unknowing.bcsids["dn1"] = 3
     unknowing.join(world, *NODES)
     assert world.control.safe_mode.status().is_open
-    world.control.clients.finish(WRITER, close=True)
-    for _turn in range(3):
-        world.clock.advance_s(1)
-        world.control.tick()
-        for node in NODES[:2]:
-            unknowing.beat(world, node)
-    (given_up,) = world.state.transactions.values()
-    assert given_up.is_unproven
+    give_blocks_up(world, unknowing)
 
     unknowing.bcsids["dn3"] = 3
     unknowing.beat(world, "dn3")
