@@ -30,8 +30,8 @@ MANUAL: Final = sorted(f"docs/operations/{p.name}" for p in (ROOT / "docs/operat
 DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", *MANUAL,
                     "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/JSON.md",
                     "docs/VOCABULARY.md", "docs/OZONE.md", "docs/OZONE_REFERENCE.md",
-                    "docs/BENCHMARKS.md", "docs/PROOFS.md", "docs/WIRE.md",
-                    "docs/VERIFICATION_LOG.md")  # fmt: skip
+                    "docs/OZONE_SECURITY.md", "docs/BENCHMARKS.md", "docs/PROOFS.md",
+                    "docs/WIRE.md", "docs/VERIFICATION_LOG.md")  # fmt: skip
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DESCRIPTION: Final = PROJECT["description"].rstrip(".")
 OPTIONS: Final = Path("etc/suture/agent.toml")
