@@ -1,4 +1,4 @@
-"""Generate documents from their declarations: options, log events, JSON documents.
+"""Generate the reference documents from what the programs declare.
 
 python tools/gen_docs.py            write the files
 python tools/gen_docs.py --check    exit 1 if what is committed is not what is declared
@@ -13,13 +13,15 @@ sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 
 from agent.config.option_docs import document, sample  # noqa: E402
 from scm.state import options as scm_options  # noqa: E402
-from suture.observe import events  # noqa: E402
-from tools import json_documents  # noqa: E402
+from tools import json_documents, reference  # noqa: E402
 
 GENERATED = {
+    "docs/COMMANDS.md": reference.commands,
     "docs/CONFIGURATION.md": lambda: document() + scm_options.document(),
-    "docs/EVENTS.md": events.document,
+    "docs/ERRORS.md": reference.error_codes,
+    "docs/EVENTS.md": reference.events,
     "docs/JSON.md": json_documents.document,
+    "docs/METRICS.md": reference.metrics,
     "systemd/agent.toml": sample,
 }
 

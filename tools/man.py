@@ -20,10 +20,10 @@ MODULES = {
     "suture-verify": "spark_verify.start",
 }
 MEANINGS = {
-    "suture": "ask about, store on, and mend the replicas of a cluster",
-    "suture-agent": "keep the container replicas of this host equal and whole",
-    "suture-scm": "reference control plane for one machine",
-    "suture-verify": "compare the replicas of a whole cluster with Spark",
+    "suture": "store keys, and show and repair the replicas of a cluster",
+    "suture-agent": "store, scan and repair the container replicas of this host",
+    "suture-scm": "control plane of a cluster, for one machine",
+    "suture-verify": "compare all replicas of a cluster with Spark",
 }
 PRINT_HELPS = """\
 import json, sys
@@ -41,7 +41,19 @@ def page(program: str, python: Path) -> str:
         ".SH NAME",
         f"{program} \\- {MEANINGS[program]}",
     ]
-    printed = subprocess.run(  # one process, because the imports take a second
+    for words, text in helps_of(program, python):
+        title = "DESCRIPTION" if not words else " ".join([program, *words])
+        lines += [f'.SH "{title}"', ".nf", *map(escaped, text.splitlines()), ".fi"]
+    lines += [".SH FILES", "/etc/suture/agent.toml", ".SH SEE ALSO"]
+    lines += ["/usr/share/doc/suture/operations/README.md"]
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def helps_of(program: str, python: Path = Path(sys.executable)) -> list[tuple[list[str], str]]:
+    """Return (words, help) of each command of `program`. One process prints all helps, because the
+    imports take a second."""
+    printed = subprocess.run(
         [python, "-c", PRINT_HELPS, program],
         check=True,
         capture_output=True,
@@ -49,12 +61,7 @@ def page(program: str, python: Path) -> str:
         cwd=ROOT,
         env={**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT)},
     ).stdout
-    for words, text in json.loads(printed):
-        title = "DESCRIPTION" if not words else " ".join([program, *words])
-        lines += [f'.SH "{title}"', ".nf", *map(escaped, text.splitlines()), ".fi"]
-    lines += [".SH FILES", "/etc/suture/agent.toml", ".SH SEE ALSO"]
-    lines += ["/usr/share/doc/suture/operations/README.md"]
-    return "\n".join(lines) + "\n"
+    return [(words, text) for words, text in json.loads(printed)]
 
 
 def helps(program: str, words: list[str]) -> Iterator[tuple[list[str], str]]:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client import Counter as PrometheusCounter
 from prometheus_client import Gauge as PrometheusGauge
 from prometheus_client.core import (
-    GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
 )
@@ -138,12 +138,17 @@ def _findings_by_class(at: _Scrape) -> dict[tuple[str, str], int]:
     return found or {(Verdict.CORRUPT.value, "CHUNK_CHECKSUM"): 0}
 
 
-def _ages(at: _Scrape) -> Iterator[Metric]:
-    ages = HistogramMetricFamily(
+def age_histogram() -> HistogramMetricFamily:
+    """Return the histogram of verified ages without samples."""
+    return HistogramMetricFamily(
         "suture_verified_age_seconds",
         "Time since each byte of the closed replicas was verified; the samples are bytes.",
         labels=["volume"],
     )
+
+
+def _ages(at: _Scrape) -> Iterator[Metric]:
+    ages = age_histogram()
     known = at.observer.summary().volumes
     bounds = [*(str(float(bound_s)) for bound_s in AGE_BOUNDS_S), "+Inf"]
     for volume in at.observer.store_volumes():
@@ -153,24 +158,10 @@ def _ages(at: _Scrape) -> Iterator[Metric]:
     yield ages
 
 
-def _identity(at: _Scrape) -> Iterator[Metric]:
-    words = {"datanode_id": at.status.datanode_id, "version": at.status.version}
-    info = GaugeMetricFamily(
-        "suture_agent_info", "Id and version of this datanode; always 1.", labels=list(words)
-    )
-    info.add_metric(list(words.values()), 1.0)
-    yield info
-
-
-def _certificate(at: _Scrape) -> Iterator[Metric]:
-    if at.certificate_expires_at_s:
-        yield GaugeMetricFamily(
-            "suture_certificate_expiry_timestamp_seconds",
-            "Expiry time of the certificate in use.",
-            at.certificate_expires_at_s,
-        )
-
-
+INFO: Final = {"suture_agent_info": gauge("Id and version of this datanode; always 1.")}
+CERTIFICATE: Final = {
+    "suture_certificate_expiry_timestamp_seconds": gauge("Expiry time of the certificate in use.")
+}
 DATANODE: Final = {
     "suture_start_time_seconds": gauge(
         "Start time of the agent.", lambda at: at.status.started_at_ms / 1000
@@ -315,8 +306,14 @@ TASKS: Final = {
 }
 
 TABLES: Final = (
-    _identity,
-    _certificate,
+    MetricTable(
+        ("datanode_id", "version"),
+        lambda at: [((at.status.datanode_id, at.status.version), 1)],
+        INFO,
+    ),
+    MetricTable(
+        (), lambda at: filter(itemgetter(1), alone(at.certificate_expires_at_s)), CERTIFICATE
+    ),
     _ages,
     MetricTable((), alone, DATANODE),
     MetricTable(("volume",), named("path", lambda at: at.status.volumes), VOLUMES),

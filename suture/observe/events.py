@@ -5,7 +5,7 @@ and `timestamp`; within a task it has `command_id`, `task` and `container_id`. E
 event; single chunks have none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -428,28 +428,3 @@ BOTH: Final[Mapping[str, EventSpec]] = {
     ),
 }
 EVENTS: Final[Mapping[str, EventSpec]] = {**AGENT, **SCM, **BOTH}
-
-
-def document() -> str:
-    """Return docs/EVENTS.md."""
-    lines = [
-        "# Events",
-        "",
-        "Generated from `suture/observe/events.py` by `tools/gen_docs.py`.",
-        "",
-        "Both processes log JSON to stderr, one object a line, where journald picks it up:",
-        "`event`, `level`, `timestamp`, and facts. The ids below are always there; what happens",
-        "within a command also has `command_id`, `task` and `container_id`. An event that comes",
-        "more than 100 times in 10 s is cut, and the next one says how many were dropped",
-        "(`dropped_before_count`).",
-    ]
-    for title, events in (("Agent", AGENT), ("Control plane", SCM), ("Both", BOTH)):
-        lines += ["", f"## {title}", "", "| event | ids | meaning |", "|---|---|---|"]
-        lines += _rows(events)
-    return "\n".join(lines) + "\n"
-
-
-def _rows(events: Mapping[str, EventSpec]) -> Iterable[str]:
-    for name, event in sorted(events.items()):
-        ids = ", ".join(f"`{name}`" for name in event.ids) or "-"
-        yield f"| `{name}` | {ids} | {event.meaning} |"

@@ -28,7 +28,8 @@ VERIFY: Final = "suture-verify"
 VERIFY_DESCRIPTION: Final = "Compares the replicas of a whole cluster of Suture or Ozone, on Spark"
 MANUAL: Final = sorted(f"docs/operations/{p.name}" for p in (ROOT / "docs/operations").glob("*.md"))
 DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", *MANUAL,
-                    "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/JSON.md",
+                    "docs/COMMANDS.md", "docs/CONFIGURATION.md", "docs/ERRORS.md",
+                    "docs/METRICS.md", "docs/EVENTS.md", "docs/JSON.md", "docs/CLIENT.md",
                     "docs/VOCABULARY.md", "docs/OZONE.md", "docs/OZONE_REFERENCE.md",
                     "docs/OZONE_SECURITY.md", "docs/BENCHMARKS.md", "docs/PROOFS.md",
                     "docs/WIRE.md", "docs/VERIFICATION_LOG.md")  # fmt: skip
