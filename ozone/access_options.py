@@ -27,7 +27,7 @@ ConfOption = Annotated[
     Path | None, option("DIR", "Directory with ozone-site.xml, such as /etc/ozone.")
 ]
 PrincipalOption = Annotated[
-    str, option("NAME", "Kerberos principal; default: of the ticket cache.")
+    str, option("NAME", "Kerberos principal; default: that of the ticket cache.")
 ]
 KeytabOption = Annotated[
     Path | None, option("FILE", "Keytab of --principal; default: the ticket cache.")

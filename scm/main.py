@@ -313,7 +313,7 @@ SettingOption = Annotated[
     option("NAME=VALUE", "Set an option; overrides the file; may be repeated.", "--set"),
 ]
 VerifyOption = Annotated[
-    str, option("COMMAND", "Run this regularly on a snapshot; apply its plan.")
+    str, option("COMMAND", "Verify snapshots with this regularly; apply its plans.")
 ]
 LogLevelOption = Annotated[
     str, option("LEVEL", "Lowest level to log: debug, info, warning or error.")
@@ -334,7 +334,7 @@ def run(
         bool, flag("Discard replica locations; wait for all reports.", "--cold-start")
     ] = False,
     new_cluster: Annotated[
-        bool, flag("Start a new cluster; the older state was lost.", "--new-cluster")
+        bool, flag("Create an empty cluster in place of a lost state.", "--new-cluster")
     ] = False,
     log_level: LogLevelOption = "info",
     show_options: Annotated[

@@ -92,9 +92,11 @@ def verify_command(
     *,
     out: Annotated[str, option("DIR", "Write the result to DIR/run_id=ID/.")],
     reports: Annotated[str, option("DIR", "Verify the datanodes' reports in DIR.")] = "",
-    named_snapshot: Annotated[str, option("DIR", "Compare with this snapshot.", "--snapshot")] = "",
-    run_id: Annotated[str, option("ID", "Name the run; default: from snapshot and nodes.")] = "",
-    master: Annotated[str, option("URL", "Use this Spark master; default: local cores.")] = "",
+    named_snapshot: Annotated[
+        str, option("DIR", "Compare the reports with this snapshot.", "--snapshot")
+    ] = "",
+    run_id: Annotated[str, option("ID", "Id of the run; default: derived from its input.")] = "",
+    master: Annotated[str, option("URL", "Spark master to use; default: all local cores.")] = "",
     changed_node: Annotated[
         list[str] | None, option("DATANODE", "Verify only containers with a replica there.")
     ] = None,

@@ -114,7 +114,7 @@ def reconcile_command(
     scm: ScmAddresses = "",
     yes: Annotated[bool, flag("Send the requests instead of showing them.", "--yes")] = False,
     per_minute: Annotated[
-        float, option("COUNT", "Number of containers per minute.", min=0.1)
+        float, option("COUNT", "Number of containers to request per minute.", min=0.1)
     ] = PER_MINUTE,
     user: UserOption = "",
     ozone_conf: ConfOption = None,

@@ -25,7 +25,9 @@ PERMILLE: Final = 10
 @app.command("balance")
 def balance(
     scm: ScmOption = SCM_DEFAULT,
-    threshold: Annotated[str, option("PERCENT", "Allowed deviation from the average use.")] = "10%",
+    threshold: Annotated[
+        str, option("PERCENT", "Allowed difference from the mean use of all datanodes.")
+    ] = "10%",
     iterations: Annotated[int, option("N", "Maximum number of iterations.", min=1, max=1_000)] = 10,
     status: Annotated[bool, flag("Print only the progress.", "--status")] = False,
     stop: Annotated[bool, flag("End balancing without starting more moves.", "--stop")] = False,

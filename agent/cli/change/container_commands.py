@@ -336,7 +336,7 @@ def safemode(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Show the SCM's safe mode, enter or leave it.
+    """Show, enter or leave the safe mode of the SCM.
 
     The output names the datanodes that the SCM waits for.
 
@@ -371,7 +371,7 @@ def safemode(
 
 
 def rm(
-    names: Annotated[list[str], argument("KEY", "Full names of the keys to delete.")],
+    names: Annotated[list[str], argument("KEY", "Names of the keys to delete.")],
     scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,

@@ -79,7 +79,7 @@ def maintenance(
     ids: Datanodes,
     scm: ScmOption = SCM_DEFAULT,
     until: Annotated[
-        float, duration("--until", text="End maintenance after so long; 0 = unlimited.")
+        float, duration("--until", text="Length of the maintenance; 0 = unlimited.")
     ] = 0,
     undo: UndoFlag = False,
     force: ForceFlag = False,
@@ -273,7 +273,7 @@ def until_text(expiry_ms: int) -> str:
 def refresh_volumes(
     ids: Datanodes,
     register: Annotated[
-        bool, flag("Also register again and send full reports.", "--register")
+        bool, flag("Also make datanodes register and send full reports.", "--register")
     ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

@@ -100,7 +100,7 @@ class RecoverySummary:
 def recover(
     scm: ScmOption = SCM_DEFAULT,
     force: Annotated[
-        bool, flag("Finish without missing or unreachable datanodes.", "--force")
+        bool, flag("Finish although datanodes are missing or unreachable.", "--force")
     ] = False,
     dry_run: DryRunFlag = False,
     as_json: JsonFlag = False,

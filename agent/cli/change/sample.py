@@ -28,7 +28,8 @@ NOT_DRAWN: Final = {
 
 def sample(
     volumes: Annotated[
-        list[Path] | None, argument("DIR", "Volumes of stopped agents; default: running datanodes.")
+        list[Path] | None,
+        argument("DIR", "Volume directories to read; default: running datanodes."),
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,

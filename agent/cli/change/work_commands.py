@@ -42,7 +42,10 @@ KindOption = Annotated[
     ),
 ]
 RackOption = Annotated[
-    str, typer.Option("--rack", metavar="RACK", help="Only commands for datanodes on this rack.")
+    str,
+    typer.Option(
+        "--rack", metavar="RACK", help="Only the work of datanodes on this rack; default: all."
+    ),
 ]
 
 
@@ -109,7 +112,7 @@ def limit(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Limit the bandwidth or the times of copies and reconciles.
+    """Set the bandwidth and hours of copies or reconciles.
 
     A limit takes effect with the next heartbeat of each datanode, and lasts over a restart of the
     SCM. The limit of the cluster is divided equally among the datanodes.

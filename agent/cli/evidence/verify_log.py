@@ -31,7 +31,7 @@ def verify_log(
     volumes: LogsArgument = None,
     anchor: AnchorOption = None,
     from_scm: Annotated[
-        bool, flag("Check against all log heads that the SCM stores.", "--from-scm")
+        bool, flag("Compare the logs with the heads that the SCM stores.", "--from-scm")
     ] = False,
     list_anchors: Annotated[
         bool, flag("List the log heads that the SCM stores, and exit.", "--list-anchors")

@@ -95,7 +95,7 @@ def history(
         option("NAME", "With --audit: list only this id, key or prefix.", "--object"),
     ] = None,
     since_s: Annotated[
-        float, duration("--since", text="Show changes of this period.", shown="12h")
+        float, duration("--since", text="Show only the changes of the last TIME.", shown="12h")
     ] = SINCE_S_DEFAULT,
     count: LinesOption = None,
     datanode: NodeOption = None,

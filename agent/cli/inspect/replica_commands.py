@@ -114,7 +114,7 @@ def tree(
     container_id: ContainerArgument,
     scm: ScmOption = SCM_DEFAULT,
     datanode: DatanodeOption = None,
-    chunks: Annotated[bool, flag("Show chunks, too.", "--chunks")] = False,
+    chunks: Annotated[bool, flag("Also show the chunks of each block.", "--chunks")] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Show the Merkle tree of each replica of a container.

@@ -44,7 +44,7 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
 def show_options(
     config: ConfigOption = CONFIG_PATH,
     origin: Annotated[
-        bool, flag("Print the file and line that set each option, too.", "--origin")
+        bool, flag("Also print the file and line that set each option.", "--origin")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:

@@ -60,11 +60,9 @@ def issue(
     host: Annotated[
         list[str] | None, option("NAME|IP", "Host name or IP of the holder; may be repeated.")
     ] = None,
-    name: Annotated[
-        str, option("NAME", "Name in files and audit log; default: the first host.")
-    ] = "",
+    name: Annotated[str, option("NAME", "Name of the certificate; default: the first host.")] = "",
     node: Annotated[
-        str, option("ID", "Datanode id; default: from the old certificate, or new.")
+        str, option("ID", "Datanode id; default: the old certificate's, else new.")
     ] = "",
     days: Annotated[
         int, option("N", "Validity of the certificate, in days.", min=1, max=DAYS_MAX)

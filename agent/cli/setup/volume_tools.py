@@ -13,7 +13,7 @@ from suture.terminal.typer_options import JsonFlag, argument, flag
 def fsck(
     volumes: Annotated[list[Path], argument("DIR", "Volume directories.")],
     read_data: Annotated[
-        bool, flag("Read every chunk and verify its checksums, too.", "--read-data")
+        bool, flag("Also read every chunk and verify its checksums.", "--read-data")
     ] = False,
     as_json: JsonFlag = False,
 ) -> int:
