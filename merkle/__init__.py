@@ -1,1 +1,1 @@
-"""The data model, checksums and Merkle tree of a replica, and the diff of two trees. Pure."""
+"""The data model, checksums and Merkle tree of a replica, and the diff of two trees. No I/O."""

@@ -139,7 +139,7 @@ def _wrong(block_id: BlockId, offset: int, why: str) -> ValueError:
 
 
 def encode_text(key: str, value: str) -> bytes:
-    """Return one entry of the metadata."""
+    """Return one metadata entry in binary form: the lengths of key and value, then both texts."""
     key_bytes, value_bytes = key.encode(), value.encode()
     return TEXT.pack(len(key_bytes), len(value_bytes)) + key_bytes + value_bytes
 
@@ -150,7 +150,7 @@ def padded(data: bytes) -> bytes:
 
 
 def is_intact(block_id: BlockId, row: bytes) -> bool:
-    """Return True if the CRC of `row` is correct and its block id is this block's."""
+    """Return True if the CRC of `row` is correct and the row has the id `block_id`."""
     return (
         len(row) >= HEADER.size + WORD_BYTES
         and len(row) % WORD_BYTES == 0
@@ -190,7 +190,7 @@ def check_layout(used_bytes: int, row_bytes: int) -> None:
 
 
 def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return the chunks of a row, and the offset in the row after them."""
+    """Return the chunks of a row, and the offset in the row at which they end."""
     if chunk_count > ALIKE_MIN:
         chunks, start = _alike_chunks(row, chunk_count)
     else:
@@ -213,8 +213,10 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
 
 
 def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return all chunks but the last, decoded together, and the offset of the next chunk. If these
-    chunks have different checksum types or numbers of checksums, return no chunk.
+    """Return all chunks of a row except the last, and the offset of the last chunk in the row.
+
+    The chunks are decoded in one operation. If their checksum types, window sizes or numbers of
+    checksums differ, return no chunks and the offset of the first chunk.
     """
     start = HEADER.size + CHUNK.size * chunk_count
     count = chunk_count - 1
@@ -233,7 +235,7 @@ def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
 
 
 def decode_texts(data: bytes) -> list[tuple[str, str]]:
-    """Return the metadata entries in `data`."""
+    """Return the (key, value) pairs in `data`. Raise ValueError if an entry exceeds `data`."""
     texts = []
     start = 0
     while start < len(data):
@@ -249,10 +251,11 @@ def decode_texts(data: bytes) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """The columns of many rows that a tree needs. Chunk columns are in row order.
+    """Fields of many rows, as columns, from which a tree is built.
 
-    `leaf_starts` and `leaf_lengths` give the bytes in `octets` that are the input of each leaf,
-    including the chunk's position.
+    `octets` has the bytes of all rows. `block_ids`, `bcsids` and `chunk_counts` have one value per
+    row. The other columns have one value per chunk, in row order. `leaf_starts` and `leaf_lengths`
+    give the bytes in `octets` that are the input of a chunk's leaf, including the chunk's position.
     """
 
     octets: npt.NDArray[np.uint8]
@@ -268,10 +271,10 @@ class RowColumns:
 def batches(
     rows: Iterable[tuple[BlockId, bytes]],
 ) -> Iterator[tuple[Sequence[BlockId], Sequence[bytes]]]:
-    """Yield the rows in batches for `read_columns`: ids, and rows.
+    """Yield (block ids, rows) for `read_columns`, with at most ROWS_PER_BATCH rows each.
 
-    Does not use `zip(*batch)`: it makes an iterator for each row, and triggers the garbage
-    collector.
+    The function does not use `zip(*batch)`, because it creates an iterator for each row and
+    triggers the garbage collector.
     """
     iterator = iter(rows)
     while batch := list(islice(iterator, ROWS_PER_BATCH)):
@@ -334,6 +337,6 @@ def read_table(
 
 
 def refuse(ids: U64s, wrong: npt.NDArray[np.bool_], what: str) -> None:
-    """Raise DamagedData naming the first block whose row is wrong, if any."""
+    """Raise DamagedData if any item of `wrong` is True, naming the first such block of `ids`."""
     if wrong.any():
         raise DamagedData(f"row of block {ids[int(wrong.argmax())]}: wrong {what}")

@@ -64,25 +64,28 @@ def crc32c(data: Buffer, value: int = 0) -> int:
 
 
 class LongCrc(Protocol):
-    """A CRC function: a contiguous buffer, and the CRC of preceding data."""
+    """A function that returns the CRC of a contiguous buffer, given the CRC of preceding data."""
 
-    def __call__(self, data: Any, value: int = 0, /) -> int: ...  # noqa: D102 - documented by its class
+    def __call__(self, data: Any, value: int = 0, /) -> int: ...  # noqa: D102 - see the class
 
 
 @cache
 def long_crc32c() -> LongCrc:
-    """Return the fastest CRC-32C for long data: twice as fast as `crc32c` if the processor
-    multiplies polynomials 512 bits at a time, equally fast elsewhere (ADR 0012).
+    """Return the fastest CRC-32C for long data.
 
-    Loaded on first use: it is a large library, and most commands read no data.
+    It is twice as fast as `crc32c` if the processor multiplies polynomials 512 bits at a time, and
+    equally fast elsewhere (ADR 0012). It is loaded on first use, because the library is large and
+    most commands read no data.
     """
     return cast(LongCrc, import_module("awscrt.checksums").crc32c)
 
 
 @cache
 def long_crc32() -> LongCrc:
-    """Return the fastest CRC-32 (IEEE, zlib's) for long data: ISA-L's, if available, which is four
-    to six times as fast as zlib's. It is the default of Ozone's clients (ADR 0019).
+    """Return the fastest CRC-32 (IEEE, as in zlib) for long data: ISA-L's, or zlib's without ISA-L.
+
+    ISA-L's is four to six times as fast as zlib's. CRC-32 is the default checksum of Ozone's
+    clients (ADR 0019).
     """
     library = isal_library()
     if library is None:
@@ -132,7 +135,10 @@ def checksum_width_bytes(checksum_type: ChecksumType) -> int:
 
 
 def window_count(length_bytes: int, bytes_per_checksum: int) -> int:
-    """Return how many windows cover `length_bytes`; the last one may be short."""
+    """Return how many windows cover `length_bytes`; the last one may be short.
+
+    Raise ValueError if `bytes_per_checksum` is less than 1.
+    """
     if bytes_per_checksum < 1:
         raise ValueError(f"a window of {bytes_per_checksum} bytes covers nothing")
     return -(-length_bytes // bytes_per_checksum)
@@ -174,13 +180,13 @@ SHORT_CRCS: Final[dict[ChecksumType, Callable[[Any], int]]] = {
 def windows_verify(
     checksum_type: ChecksumType, bytes_per_checksum: int, expected: bytes, data: Buffer
 ) -> bool:
-    """Return True if the windows of `data` have these checksums.
+    """Return True if the windows of `data` have the checksums `expected`.
 
     Every scan calls this function. It combines the expected CRCs of many windows into the CRC of
     all data, so that one C call verifies the bytes and releases the interpreter's lock. It detects
     damage in a single window, and any change of at most three bits (two with CRC32), as reliably as
-    a comparison of each window. It misses damage in several windows with about the same probability
-    as damage in one (ADR 0011).
+    a comparison of each window. Damage in several windows is missed with about the same probability
+    as damage in one window (ADR 0011).
     """
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is not None:
@@ -204,7 +210,7 @@ def windows_verify(
 
 
 def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
-    """Return True if `data` matches a chunk's row: its length and its checksums.
+    """Return True if `data` has the length and the checksums in the row of `chunk`.
 
     A chunk of type NONE is compared by length only. With `each`, compare window by window, as for
     data to be written; otherwise compare many windows at once, as scans do (ADR 0011).
@@ -237,15 +243,17 @@ def big_endian_32(values: Sequence[int]) -> bytes:
 
 
 def folds_position(algorithm: Algorithm) -> bool:
-    """Return True if the algorithm's leaf includes the chunk's offset and length; Ozone's does
-    not."""
+    """Return True if a leaf of `algorithm` includes the offset and length of its chunk.
+
+    The leaves of CRC32C, which Ozone uses, do not include them.
+    """
     return algorithm is not Algorithm.CRC32C
 
 
 def leaf_checksum(
     algorithm: Algorithm, offset: int, length_bytes: int, window_checksums: Buffer
 ) -> int:
-    """Return the leaf of one chunk, from the result of `window_checksums`."""
+    """Return the leaf of one chunk from its concatenated window checksums."""
     if not folds_position(algorithm):
         return FOLDS[algorithm](window_checksums)
     return xxh3_64(struct.pack(">QQ", offset, length_bytes), window_checksums)

@@ -18,7 +18,7 @@ from merkle.replica import ChecksumType, ChunkInfo
 U64s: TypeAlias = npt.NDArray[np.uint64]
 
 NO_WHOLE: Final = -1
-"""Placeholder for a complete chunk without a CRC, which must be verified window by window."""
+"""Value for a chunk without a CRC of its complete data. It is verified window by window."""
 
 GATHER_BYTES_MAX: Final = 64
 """Maximum length of a slice that is cheaper to copy than to slice as a memoryview."""
@@ -34,8 +34,10 @@ TABLE_ROWS: Final = 4_096
 
 
 def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
-    """Return the expected CRC of each chunk's complete data, to compare with a function of
-    `long_crcs`; NO_WHOLE for a chunk that must be compared window by window.
+    """Return the expected CRC of the complete data of each chunk.
+
+    The caller compares it with the result of a function of `long_crcs`. The value is NO_WHOLE for a
+    chunk that must be compared window by window.
     """
     wholes = [NO_WHOLE] * len(chunks)
     alike: dict[tuple[int, int, int], list[int]] = {}
@@ -84,8 +86,9 @@ def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count:
 
 @cache
 def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
-    """Return the CRC-32C of `length_bytes` zeros, and an array (length, 256): the change of this
-    CRC by each value of each byte.
+    """Return the CRC-32C of `length_bytes` zeros, and an array of shape (length_bytes, 256).
+
+    Item (i, v) of the array is the XOR difference of this CRC if byte i has the value v.
     """
     zeros = crc32c(bytes(length_bytes))
     changes = [
@@ -119,7 +122,7 @@ def fold_slices(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> U64s:
-    """Return the fold of each `data[start : start + length]`, in bytes.
+    """Return the fold of each slice `data[start : start + length]`; both are in bytes.
 
     If slices have the same length, as usual, numpy cuts them in one operation.
     """

@@ -30,10 +30,11 @@ TABLES_KEPT: Final = 8  # window sizes in use at a time; nearly always one
 
 @dataclass(frozen=True, slots=True)
 class Shifts:
-    """Tables to combine the CRCs of parts of equal length.
+    """Lookup tables to combine the CRCs of parts of equal length.
 
-    `tables` is flat and has the tables of each part of a gather, the first part first; `bases` has
-    the start of the table for each byte of each part. `row` shifts a combined value over one
+    A gather combines up to PARTS_PER_GATHER parts in one numpy operation. `tables` is a flat array
+    with the tables of these parts, in their order. `bases` has, for each byte of each part's CRC,
+    the start of its table in `tables`. `row` is the table that shifts a combined CRC over a
     complete gather.
     """
 
@@ -43,7 +44,10 @@ class Shifts:
 
 
 def zero_bit(polynomial: int) -> U32s:
-    """Return the effect of one zero bit after the data on each bit of its CRC."""
+    """Return the operator that updates a CRC for one zero bit appended to the data.
+
+    Item i is the new CRC for a CRC in which only bit i is set.
+    """
     operator = np.empty(BITS, dtype=np.uint32)
     operator[0] = polynomial
     operator[1:] = np.uint32(1) << np.arange(BITS - 1, dtype=np.uint32)
@@ -51,14 +55,14 @@ def zero_bit(polynomial: int) -> U32s:
 
 
 def apply(operator: U32s, values: U32s) -> U32s:
-    """Return the operator applied to each value: the XOR of the columns of the value's set bits."""
+    """Return, for each value, the XOR of the items of `operator` at the set bits of the value."""
     bits = values[:, None] >> np.arange(BITS, dtype=np.uint32) & np.uint32(1)
     images: U32s = np.bitwise_xor.reduce(np.where(bits != 0, operator, np.uint32(0)), axis=1)
     return images
 
 
 def zero_bits(polynomial: int, count: int) -> U32s:
-    """Return the effect of `count` zero bits after the data on each bit of its CRC."""
+    """Return the operator that updates a CRC for `count` zero bits appended to the data."""
     result = np.uint32(1) << np.arange(BITS, dtype=np.uint32)  # identity
     power = zero_bit(polynomial)
     while count:
@@ -70,9 +74,9 @@ def zero_bits(polynomial: int, count: int) -> U32s:
 
 
 def tabulated(operators: U32s) -> U32s:
-    """Return, for each operator, its results for all values of each of a CRC's four bytes.
+    """Return the lookup tables of each operator: its result for each value of each byte of a CRC.
 
-    Shape (operators, 4, 256); byte 0 is the highest, as CRCs are stored big-endian.
+    Shape (operators, 4, 256); byte 0 is the most significant, because CRCs are stored big-endian.
     """
     by_byte = operators.reshape(len(operators), BYTES, 8)[:, ::-1, :]
     tables = np.zeros((len(operators), BYTES, BYTE_VALUES), dtype=np.uint32)
@@ -109,10 +113,10 @@ def shifted(table: U32s, crcs: U32s) -> U32s:
 
 
 def combined(polynomial: int, crcs: bytes, *, part_bytes: int, length_bytes: int) -> int:
-    """Return the CRC of `length_bytes` of data from those of its parts of `part_bytes`.
+    """Return the CRC of `length_bytes` of data from the CRCs of its parts of `part_bytes` each.
 
-    `crcs` has 4 bytes per part, big-endian; the last part may be short. Raise ValueError if their
-    number does not match the length.
+    `crcs` has 4 bytes per part, big-endian; the last part may be short. Raise ValueError if the
+    number of CRCs does not match the length.
     """
     each = combined_each(polynomial, [crcs], part_bytes=part_bytes, length_bytes=length_bytes)
     return each[0]
@@ -121,8 +125,10 @@ def combined(polynomial: int, crcs: bytes, *, part_bytes: int, length_bytes: int
 def combined_each(
     polynomial: int, crcs: Sequence[bytes], *, part_bytes: int, length_bytes: int
 ) -> list[int]:
-    """Return `combined` for several pieces of data of one length, in one pass while the tables are
-    in the processor's cache. Raise ValueError if a number of CRCs does not match the length.
+    """Return the result of `combined` for each item of `crcs`.
+
+    All items describe data of the same length, and are computed in one pass while the tables are in
+    the processor's cache. Raise ValueError if a number of CRCs does not match the length.
     """
     full_count, tail_bytes = divmod(length_bytes, part_bytes)
     row_bytes = BYTES * (full_count + (tail_bytes > 0))

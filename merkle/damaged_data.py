@@ -2,8 +2,8 @@
 
 
 class DamagedData(ValueError):
-    """Bytes that fail their own check. The message names the damaged object, its location and the
-    fault.
+    """Bytes that fail their own check.
 
-    No part of a damaged row or tree is used, and it never counts as empty.
+    The message names the damaged object, its location and the fault. The receiver uses no part of a
+    damaged row or tree, and never treats the row or tree as empty.
     """

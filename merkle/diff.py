@@ -4,7 +4,7 @@ kinds.
 A difference describes a possible change of the local replica only; the peer computes its own diff.
 Every difference has a kind, and every kind has an action or a reason for no action. If every
 replica applies its diffs against all others, in any order, all trees become equal, provided that a
-healthy copy of each chunk exists (tests/property/test_tree_laws.py). Pure.
+healthy copy of each chunk exists (tests/property/test_tree_laws.py). No I/O.
 
     mine        theirs      kind
     absent      live        MISSING_BLOCK, and each of its chunks as below
@@ -51,7 +51,7 @@ ALIKE_MIN: Final = 8  # with fewer chunks, comparing one by one is as fast
 
 
 class SummaryComparison(StrEnum):
-    """The relation of two summaries."""
+    """The relation of two trees, from their summaries."""
 
     EQUAL = "EQUAL"
     DIFFERENT = "DIFFERENT"
@@ -103,9 +103,10 @@ REPAIRED_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference of a block, or of a chunk if a leaf is given.
+    """A difference of a block; of a chunk if `mine` or `theirs` is given.
 
-    `checksum` is the tombstone's: the peer's for ADOPT_TOMBSTONE, mine for PEER_ADOPTS.
+    `checksum` is the checksum of a tombstone: of the peer's tombstone for ADOPT_TOMBSTONE, of the
+    local one for PEER_ADOPTS. It is 0 for other kinds.
     """
 
     kind: DifferenceKind
@@ -117,7 +118,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """All differences by block id and offset; those of a whole block come first in it."""
+    """All differences in the order of block id and chunk offset.
+
+    A difference of a complete block precedes the differences of its chunks.
+    """
 
     differences: tuple[Difference, ...] = ()
 
@@ -127,9 +131,9 @@ class Divergence:
 
 
 def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
-    """Compare two trees by their summaries.
+    """Return the relation of two trees, from their summaries.
 
-    The result EQUAL does not mean healthy: a replica with unhealthy chunks is diffed anyway.
+    EQUAL does not mean healthy. Therefore, callers diff a replica with unhealthy chunks anyway.
     """
     if mine.algorithm != theirs.algorithm:
         return SummaryComparison.NOT_COMPARABLE
@@ -141,7 +145,7 @@ def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
 
 
 def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None) -> Divergence:
-    """Return the differences in `scope`, or all if no scope is given.
+    """Return the differences of the blocks in `scope`; of all blocks if `scope` is None.
 
     `theirs` may be partial (`merkle.tree_descent.partial_tree`): it must have every block of the
     scope, and the chunks of differing blocks. Raise ValueError if the trees have different
@@ -160,8 +164,10 @@ def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None)
 def differing(
     mine: Tree, theirs: Tree, scope: Sequence[BlockRange] | None
 ) -> Iterator[tuple[int, int]]:
-    """Yield the index in `mine` and in `theirs`, or ABSENT, of each block that may differ, by
-    id."""
+    """Yield (index in `mine`, index in `theirs`) of each block that may differ, by ascending id.
+
+    An index is ABSENT if its tree does not have the block.
+    """
     my_at, their_at = in_scope(mine.block_ids, scope), in_scope(theirs.block_ids, scope)
     my_ids, their_ids = mine.block_ids[my_at], theirs.block_ids[their_at]
     my_only, their_only = align(my_ids, their_ids)
@@ -183,7 +189,10 @@ def differing(
 
 
 def in_scope(block_ids: U64s, scope: Sequence[BlockRange] | None) -> Indexes | slice:
-    """Return the positions of the ids that are in one of the ascending, disjoint ranges."""
+    """Return the positions of the ids that are in one of the ascending, disjoint ranges.
+
+    Return the slice of all ids if `scope` is None.
+    """
     if scope is None:
         return slice(None)
     parts = [
@@ -226,7 +235,7 @@ def without(column: Column, indexes: Indexes) -> Column:
 
 
 def of_block(mine: Tree, my_index: int, theirs: Tree, their_index: int) -> Iterator[Difference]:
-    """Yield the differences of one block."""
+    """Yield the differences of one block. An index is ABSENT if that tree lacks the block."""
     if my_index == ABSENT:
         yield from of_their_block(theirs, their_index)
         return
@@ -249,7 +258,7 @@ def of_block(mine: Tree, my_index: int, theirs: Tree, their_index: int) -> Itera
 
 
 def tombstone(kind: DifferenceKind, tree: Tree, index: int) -> Difference:
-    """Return the difference made by a tombstone of `tree`."""
+    """Return a difference of `kind` with the block id and checksum of the tombstone at `index`."""
     return Difference(
         kind, BlockId(int(tree.block_ids[index])), checksum=int(tree.block_checksums[index])
     )

@@ -16,7 +16,7 @@ LIBRARY: Final = "libisal"
 
 @cache
 def isal_library() -> ctypes.CDLL | None:
-    """Return the library, loaded on first use; None if there is none."""
+    """Return the library, loaded on first use; None if it is not installed."""
     for path in _candidates():
         with suppress(OSError):
             return ctypes.CDLL(path)

@@ -55,7 +55,7 @@ TREE_STATES: Final = frozenset(
 
 
 class ChecksumType(IntEnum):
-    """Algorithm of the window checksums; the numbers are Ozone's, on wire and disk."""
+    """Algorithm of the window checksums. Wire and disk use the numbers, which are Ozone's."""
 
     NONE = 1
     CRC32 = 2

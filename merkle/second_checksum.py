@@ -36,8 +36,8 @@ CRC_NAMES: Final = {ChecksumType.CRC32: "crc-32", ChecksumType.CRC32C: "crc-32c"
 ALL_ONES: Final = 0xFFFF_FFFF
 CHECKED_BYTES: Final = 100_003
 CHECKED_WINDOWS_BYTES: Final = (64, 255, 1_024, 4_095, 16_384, CHECKED_BYTES)
-"""Window sizes at which CRC libraries change between tables and instructions, and others. The last
-window of the data has 3 to 1,723 bytes."""
+"""Window sizes for the comparison of a library with crcmod, among them the sizes at which libraries
+switch between tables and instructions. The last window of the data is short."""
 
 
 def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
@@ -70,7 +70,7 @@ def each_window(crc: Crc) -> WindowCrcs:
 
 
 def isal_crc32cs() -> WindowCrcs | None:
-    """Return ISA-L's CRC-32C of each window; None if there is no ISA-L."""
+    """Return a function that computes the CRC-32C of each window with ISA-L; None without ISA-L."""
     library = isal_library()
     if library is None:
         return None
@@ -90,7 +90,7 @@ def isal_crc32cs() -> WindowCrcs | None:
 
 
 def awscrt_crc32s() -> WindowCrcs:
-    """Return awscrt's CRC-32 of each window."""
+    """Return a function that computes the CRC-32 of each window with awscrt."""
     return each_window(cast(Crc, import_module("awscrt.checksums").crc32))
 
 
@@ -102,7 +102,10 @@ LIBRARIES: Final[dict[ChecksumType, Callable[[], WindowCrcs | None]]] = {
 
 @cache
 def witness_crcs(checksum_type: ChecksumType) -> WindowCrcs:
-    """Return the second witness's CRCs of windows."""
+    """Return the second witness's function for the CRCs of windows.
+
+    It is the library's function if this agrees with crcmod on random data; otherwise crcmod's.
+    """
     reference, crcs = each_window(CRCS[checksum_type]), LIBRARIES[checksum_type]()
     data = hashlib.shake_128(b"witness").digest(CHECKED_BYTES)  # as good as random
     if crcs is None or any(crcs(data, n) != reference(data, n) for n in CHECKED_WINDOWS_BYTES):
@@ -111,7 +114,10 @@ def witness_crcs(checksum_type: ChecksumType) -> WindowCrcs:
 
 
 def witness_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
-    """Return the same as `merkle.checksum.window_checksums`, by the second implementation."""
+    """Return the concatenated checksums of all windows of `data`, by the second implementation.
+
+    Correct results are equal to those of `merkle.checksum.window_checksums`.
+    """
     if checksum_type is ChecksumType.NONE:
         return b""
     if checksum_type in CRCS:

@@ -58,7 +58,7 @@ class Tree:
     Columns of blocks, by ascending id: `block_ids`, `block_checksums`, `deleted`; block i has the
     chunks `chunk_starts[i]` up to `chunk_starts[i + 1]`. Columns of chunks: `chunk_spans`,
     `chunk_checksums`. `generation` grows with every tree that the store keeps; a scan's result may
-    replace a tree only if it has not changed.
+    replace the stored tree only if the stored generation has not changed since the scan started.
     """
 
     algorithm: Algorithm
@@ -147,7 +147,7 @@ class Tree:
 
     @property
     def chunk_healthy(self) -> npt.NDArray[np.bool_]:
-        """Health of the chunks; computed on request."""
+        """Array with True for each healthy chunk; computed on request."""
         return (self.chunk_spans & np.uint64(1)).astype(np.bool_)
 
     @property
@@ -168,7 +168,7 @@ class Tree:
         )
 
     def summary(self) -> TreeSummary:
-        """Return the facts of this tree for a report."""
+        """Return the root, generation and counts of this tree, for a report."""
         tombstone_count = self.tombstone_count
         return TreeSummary(
             algorithm=self.algorithm,
@@ -180,7 +180,7 @@ class Tree:
         )
 
     def tombstones(self) -> dict[BlockId, int]:
-        """Return the checksums of deleted blocks."""
+        """Return the checksums of the deleted blocks by block id."""
         dead = self.block_ids[self.deleted].tolist()
         return dict(zip(dead, self.block_checksums[self.deleted].tolist(), strict=True))
 
@@ -335,5 +335,5 @@ def compose(
 
 
 def leaf_of(span: int, checksum: int) -> Leaf:
-    """Return the chunk of one span."""
+    """Return the leaf with a checksum and a span, which packs offset, length and health."""
     return Leaf(span >> OFFSET_SHIFT, span >> 1 & LENGTH_MASK, checksum, bool(span & 1))

@@ -37,7 +37,7 @@ assert HEADER.size == 64, "columns begin aligned for the widest of their items"
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The fields before the columns."""
+    """The header of a tree file. `row_count` is the number of blocks, including tombstones."""
 
     algorithm: Algorithm
     container_id: int
@@ -66,7 +66,7 @@ class Header:
 
 
 def encode_tree(tree: Tree, container_id: ContainerId) -> bytes:
-    """Return the file of `tree`."""
+    """Return the content of the `.tree` file for `tree`."""
     header = Header(
         tree.algorithm,
         container_id,
@@ -82,7 +82,7 @@ def encode_tree(tree: Tree, container_id: ContainerId) -> bytes:
 
 
 def pack_header(header: Header) -> bytes:
-    """Return the first bytes of the file."""
+    """Return the first 64 bytes of the file."""
     return HEADER.pack(
         MAGIC,
         VERSION,

@@ -34,7 +34,7 @@ def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> 
 
 
 def fold_leaves(algorithm: Algorithm, columns: RowColumns) -> U64s:
-    """Return the leaf of each row, as `leaf_checksum` computes it."""
+    """Return the leaf of each chunk of the rows, as `leaf_checksum` computes it."""
     skipped_bytes = 0 if folds_position(algorithm) else POSITION.size
     return fold_slices(
         algorithm,
@@ -70,7 +70,11 @@ def check_shape(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> None:
-    """Raise DamagedData if the columns of a tree do not match each other or do not ascend."""
+    """Raise DamagedData if the columns of a tree are inconsistent.
+
+    Their lengths must match, block ids and the offsets of a block's chunks must ascend, and a
+    tombstone must have no chunks.
+    """
     count = len(block_ids)
     lengths = (len(block_checksums), len(deleted), len(chunk_starts) - 1)
     if lengths != (count, count, count):
@@ -99,5 +103,5 @@ def concatenate(parts: list[Column], dtype: type[np.generic]) -> Column:
 
 
 def u64s(values: Sequence[int] | Column) -> U64s:
-    """Return a copy of a column, so that freezing the copy does not freeze the caller's array."""
+    """Return a copy of the values as uint64, because a tree makes its arrays read-only."""
     return np.array(values, dtype=np.uint64)

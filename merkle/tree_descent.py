@@ -28,7 +28,7 @@ BlockRange: TypeAlias = tuple[int, int]
 """First and last block id, both inclusive."""
 
 BLOCKS_PER_RANGE: Final = 512
-"""Number of blocks per range. A range costs 8 bytes, and 17 bytes per block if it differs."""
+"""Blocks per range. The peer sends 8 bytes per range, and 17 per block of a differing range."""
 
 ROW: Final = np.dtype([("block_id", ">u8"), ("checksum", ">u8"), ("deleted", "u1")])
 
@@ -158,7 +158,11 @@ def check_detailed(
     detailed: Tree,
     index: npt.NDArray[np.intp],
 ) -> npt.NDArray[np.intp]:
-    """Return `index`. Raise DamagedData if the chunks do not match the rows."""
+    """Return `index`, the position in `ids` of each block of `detailed`.
+
+    Raise DamagedData if a block of `detailed` has no row, is deleted, or has another checksum than
+    its row.
+    """
     known = index < len(ids)
     known &= ids[np.minimum(index, len(ids) - 1)] == detailed.block_ids if len(ids) else False
     if not known.all():

@@ -1,4 +1,4 @@
-"""The facts about a tree that a report has. This module does not load the tree's columns."""
+"""The summary of a tree for reports. This module does not load the tree's columns."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from merkle.checksum import Algorithm
 
 @dataclass(frozen=True, slots=True)
 class TreeSummary:
-    """The facts about a tree in a report. Two trees are compared by their summaries first.
+    """Root, generation and counts of a tree. Two trees are compared by their summaries first.
 
     `block_count` counts live blocks. A replica without a tree has no summary.
     """

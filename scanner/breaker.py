@@ -6,7 +6,7 @@ agent. Marking all of them UNHEALTHY would cause a repair storm. The breaker tri
 within `window_s`:
 
     - the two checksum libraries disagreed once;
-    - `suspects_max` reads were wrong and correct when repeated;
+    - `suspects_max` reads returned wrong data, and a repeated read returned correct data;
     - `damaged_max` replicas on two or more volumes look damaged, and they are at least half of the
       scanned replicas.
 
@@ -14,7 +14,7 @@ While the breaker is tripped, the agent marks no replica UNHEALTHY. It continues
 and to commit the results of undamaged replicas. The breaker resets when the window no longer
 contains the cause.
 
-Pure: the caller supplies the time. One owner; not thread-safe.
+No I/O: the caller supplies the time. Not thread-safe.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ OBSERVATIONS_MAX: Final = 10_000  # bound on memory; the oldest are dropped firs
 
 @dataclass(frozen=True, slots=True)
 class BreakerLimits:
-    """The thresholds within `window_s`."""
+    """The thresholds of the breaker. The counts apply to the last `window_s` seconds."""
 
     window_s: float = 600.0
     damaged_max: int = 20

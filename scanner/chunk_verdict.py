@@ -28,7 +28,7 @@ from scanner.forensics import explain
 from scanner.ports import BlockFileReader
 
 AGREEING_READS: Final = 3  # two equal bit flips are rare, three were never observed
-REREADS_MAX: Final = 4  # two confirm, one clears; more are for reads that keep differing
+REREADS_MAX: Final = 4  # two wrong ones confirm, a correct one clears; more if the reads differ
 
 UNREADABLE_ERRNOS: Final = frozenset(
     {
@@ -63,8 +63,9 @@ class Witnesses:
     """The two implementations of the window checksums (witnesses). They must not share code.
 
     `quick`, if given, is a faster function that returns True if data has the given checksums; its
-    result must agree with `primary`. `wholes`, if given, returns the expected CRC of complete
-    chunks, to compare with the functions of `long_crcs`; NO_WHOLE if `quick` must be used.
+    result must agree with `primary`. `wholes`, if given, returns the expected CRC of each complete
+    chunk, to compare with the functions of `long_crcs`. It returns NO_WHOLE for a chunk that must
+    be compared with `quick`.
     """
 
     primary: Windows
@@ -79,7 +80,7 @@ class Witnesses:
         expected: bytes,
         data: bytes | memoryview,
     ) -> bool:
-        """Return True if `data` has these window checksums, by `quick` if it is given."""
+        """Return True if `primary` computes the checksums `expected`; used without `quick`."""
         return self.primary(checksum_type, bytes_per_checksum, data) == expected
 
 
@@ -95,8 +96,8 @@ WITNESSES: Final = Witnesses(
 class ChunkJudgement:
     """The verdict on one chunk, and its content on disk, for the tree's leaf.
 
-    `is_disagreement`: the two libraries computed different checksums of the same bytes.
-    `is_decided` is False if the content on disk is unknown. `is_wavering`: the content is unknown
+    `is_disagreement` is True if the two libraries computed different checksums of the same bytes.
+    `is_decided` is False if the content on disk is unknown. `is_wavering` is True if it is unknown
     because repeated reads differ.
     """
 
@@ -114,7 +115,7 @@ class ChunkJudgement:
 
 @dataclass(frozen=True, slots=True)
 class FirstRead:
-    """The result of the first read: length and checksums; `error` if the device failed."""
+    """The length and the checksums of the first read. `error` is set if this read failed."""
 
     length_bytes: int
     window_checksums: bytes
@@ -122,7 +123,7 @@ class FirstRead:
 
 
 class RepeatedError(OSError):
-    """A failure that recurred over time and is not transient."""
+    """A read failure that recurred over a long time, so that it is not transient."""
 
 
 def persistent_error(error: OSError) -> OSError:
@@ -271,7 +272,7 @@ def _unreadable(first: OSError, second: OSError) -> ChunkJudgement:
 
 
 def describe_windows(chunk: ChunkInfo, sums: bytes) -> str:
-    """Return a text: the number of differing windows, and the checksums of the first one."""
+    """Return a text with the number of differing windows and the checksums of the first one."""
     count, index, expected, actual = _differing(chunk, sums)
     total = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
     return (
@@ -281,7 +282,10 @@ def describe_windows(chunk: ChunkInfo, sums: bytes) -> str:
 
 
 def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
-    """Return (windows that differ, index of the first, its expected sum, its actual sum)."""
+    """Return the number of differing windows, and the index, expected and actual sum of the first.
+
+    The sums are hexadecimal. If no window differs, the numbers are 0 and the sums are "".
+    """
     width = checksum_width_bytes(chunk.checksum_type)
     expected = chunk.window_checksums
     starts = [

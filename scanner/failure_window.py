@@ -1,6 +1,6 @@
 """Counts a volume's failures in a sliding window, and tolerates a few of them.
 
-Pure: the caller supplies the time.
+No I/O: the caller supplies the time.
 """
 
 from collections import deque
@@ -13,14 +13,14 @@ WINDOW_S: Final = 70 * 60.0
 
 @dataclass(slots=True)
 class FailureWindow:
-    """The failures of one volume in the window; `add` returns True once there are too many."""
+    """The times of one volume's failures in the last `window_s` seconds."""
 
     tolerated: int = TOLERATED
     window_s: float = WINDOW_S
     _at_s: deque[float] = field(default_factory=deque, init=False)
 
     def add(self, now_s: float) -> bool:
-        """Count a failure; return True if there are more in the window than tolerated."""
+        """Count a failure. Return True if the window contains more than `tolerated` failures."""
         self._at_s.append(now_s)
         while self._at_s[0] <= now_s - self.window_s:
             self._at_s.popleft()

@@ -71,8 +71,8 @@ class Forensic(StrEnum):
     UNKNOWN = "UNKNOWN"  # not examined, or the bytes show nothing
     SINGLE_BIT = "SINGLE_BIT"  # one bit in each wrong window: memory, a bus, a failing cell
     ZEROED = "ZEROED"  # sectors that are zero: a lost write, a hole, a discarded range
-    TORN_512 = "TORN_512"  # wrong from a sector to the end
-    TORN_4096 = "TORN_4096"  # wrong from a page to the end
+    TORN_512 = "TORN_512"  # wrong from the start of a sector to the chunk's end
+    TORN_4096 = "TORN_4096"  # wrong from the start of a page to the chunk's end
     TRUNCATED = "TRUNCATED"  # the file ends too early
     MISDIRECTED = "MISDIRECTED"  # data of another chunk of this replica
     STALE = "STALE"  # the data before the last write: a lost write

@@ -17,7 +17,8 @@ NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never di
 class FindingCollector:
     """The findings of one scan of one replica.
 
-    `doubt` is called with the position of every finding, whether or not it is kept.
+    `doubt` is called with (block id, offset, length in bytes) of every finding, also of findings
+    that exceed the limit and are not kept.
     """
 
     container_id: ContainerId

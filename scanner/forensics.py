@@ -8,7 +8,7 @@
     earlier data from a sector on, up to the chunk's end     TORN_512 or TORN_4096
     window checksums are those of another chunk              MISDIRECTED
 
-The correct bytes are rarely known. If they are known, a torn write is found whatever its data is.
+The correct bytes are rarely known. With them, a torn write is recognised whatever data it left.
 The class changes no verdict. It shows an operator whether to suspect memory, a cable, a
 controller's cache or a disk ("An Analysis of Data Corruption in the Storage Stack", FAST 2008).
 """
@@ -68,9 +68,10 @@ def explain(
     former: Iterable[bytes] = (),
     good: bytes | None = None,
 ) -> Explanation:
-    """Return the class of damage of a chunk with content `medium` and its checksums `sums`.
+    """Return the class of damage of a chunk, from its content on disk and its window checksums.
 
-    `former` has known earlier contents at this position. `good` is the correct content, if known.
+    `medium` is the content, and `sums` are its checksums. `former` has known earlier contents at
+    this position. `good` is the correct content, if known.
     """
     if len(medium) < chunk.length_bytes:
         edge = chunk.offset + len(medium)
@@ -226,7 +227,7 @@ def _grain(edge: int) -> str:
 def unexplained_chunk(
     position: int, block_id: BlockId, chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
 ) -> UnexplainedChunk | None:
-    """Return the damaged chunk with the window checksums to search for; None if there are none."""
+    """Return the damaged chunk with the wrong windows to search for; None if no window is wrong."""
     windows = tuple((index, _sum(chunk, sums, index)) for index in wrong[:SOUGHT_WINDOWS_MAX])
     return UnexplainedChunk(position, block_id, chunk, windows) if windows else None
 
@@ -234,7 +235,7 @@ def unexplained_chunk(
 def find_places(
     rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[UnexplainedChunk]
 ) -> dict[int, str]:
-    """Return a text for each chunk whose bytes belong to another chunk, by its `position`.
+    """Return, by `position`, a text for each wanted chunk whose bytes belong to another chunk.
 
     The rows are read once. All checksums of a batch are compared at once, and only matching rows
     are parsed.

@@ -34,7 +34,7 @@ class BlockFileReader(Protocol):
         ...
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read again, past the page cache, into another buffer than `read` uses."""
+        """Read these bytes again, past the page cache, into a buffer that `read` does not use."""
         ...
 
     def close(self) -> None:
@@ -44,8 +44,9 @@ class BlockFileReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StructureFault:
-    """A fault of a replica's files other than block files. `is_unreadable`: the file may exist, but
-    cannot be accessed.
+    """A fault of a replica's files other than block files.
+
+    `is_unreadable` is True if the file may exist, but cannot be accessed.
     """
 
     fault: DamageFault
@@ -107,10 +108,10 @@ class ReplicaReader(Protocol):
         ...
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Open the file of a small block, read its first `length_bytes`, and close the file.
+        """Open the file of a small block, read it, and close the file.
 
-        The view is valid until the next read of any block. If the file is shorter or longer than
-        `length_bytes`, so is the view. Raise OSError if the file cannot be read.
+        The view is valid until the next read of any block. It is shorter than `length_bytes` if the
+        file is shorter, and longer if the file is longer. Raise OSError if the file cannot be read.
         """
         ...
 

@@ -341,7 +341,8 @@ class _Scan:
     ) -> None:
         """Read adjacent chunks in one read, and compare each with its row.
 
-        `attempt` is the result of an earlier read of these chunks, if any.
+        `attempt` is the result of an earlier read of these chunks; None if there was no earlier
+        read.
         """
         start = span[0].offset
         try:
@@ -369,12 +370,15 @@ class _Scan:
                 suspects.append((chunk, first))
         for chunk, first in suspects:
             if first is None:
-                self._tree.healthy(chunk)  # it waited because chunks enter the tree in order
+                self._tree.healthy(chunk)  # only now, because the tree gets the chunks in order
             else:
                 self._judge(block, row, file, chunk, first)
 
     def _compare(self, chunk: ChunkInfo, data: memoryview, whole: int) -> FirstRead | None:
-        """Return the first read of a chunk with a mismatch; None if the data matches the row."""
+        """Return None if `data` matches the row of `chunk`, else its length and checksums.
+
+        `whole` is the expected CRC of the complete chunk; NO_WHOLE if there is none.
+        """
         kind, window_bytes, expected = (
             chunk.checksum_type,
             chunk.bytes_per_checksum,

@@ -62,8 +62,10 @@ class ScanMark:
     def parts(
         self, block_id: BlockId, span: tuple[ChunkInfo, ...]
     ) -> Iterator[tuple[bool, tuple[ChunkInfo, ...]]]:
-        """Yield the parts of a span, each with True if a scan has read it without a possible fault,
-        so that it need not be read again.
+        """Yield (is covered, chunks) for each part of a span.
+
+        A part is covered if an earlier scan has read it without a possible fault. A covered part is
+        not read again.
         """
         is_covered = self.covers(block_id, span)
         if is_covered or (block_id, span[-1].end) > (self.block_id, self.offset):
@@ -97,7 +99,7 @@ KeepMark = Callable[[ScanMark], None]
 
 
 def no_mark(_mark: ScanMark) -> None:
-    """Discard a mark, because the scan is not resumed later."""
+    """Discard a mark. For scans that are not resumed."""
 
 
 class ScanMarkRecorder:

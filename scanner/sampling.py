@@ -1,4 +1,4 @@
-"""Computes sample sizes and their significance with the hypergeometric distribution. Pure.
+"""Computes sample sizes and their significance with the hypergeometric distribution. No I/O.
 
 A sample draws n of N chunks without replacement. If K chunks are bad, the probability that the
 sample has no bad chunk is C(N-K, n) / C(N, n), which is at most (1 - K/N)^n. Therefore n = ln(1-c)
@@ -82,16 +82,20 @@ def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> Samp
 
 
 def drawn(chunk_count: int, *, drawn_count: int, seed: int) -> list[int]:
-    """Return the numbers of the chunks to read, from 0, ascending. Every sample of this size has
-    the same probability; the same seed returns the same sample. Raise ValueError if there are fewer
-    chunks.
+    """Return the zero-based indexes of the chunks to read, ascending.
+
+    Every sample of this size has the same probability; the same seed returns the same sample. Raise
+    ValueError if `drawn_count` exceeds `chunk_count`.
     """
     chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
     return sorted(chance.sample(range(chunk_count), drawn_count))
 
 
 def split(numbers: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return the number of drawn chunks in each of consecutive portions."""
+    """Return how many of the drawn `numbers` are in each of consecutive portions.
+
+    `counts` has the number of chunks of each portion.
+    """
     ends = np.fromiter(accumulate(counts), np.int64, len(counts))
     hit = np.searchsorted(ends, np.asarray(numbers, np.int64), side="right")
     found: list[int] = np.bincount(hit, minlength=len(counts)).tolist()

@@ -24,9 +24,10 @@ class ScanOutcome:
 
     `stopped_because` is the reason why the scan ended early ("stopped", "changed", or a transient
     errno); then neither tree nor findings may be committed. `undecided_count` is the number of
-    chunks whose content on disk is unknown; if it is not 0, the findings are valid, but the
-    tree is not. `findings` is bounded, `finding_count` is not. `disagreement_count` is the number
-    of chunks for which the two checksum libraries differed.
+    chunks whose content on disk is unknown; if it is not 0, the findings are valid, but the tree is
+    not. `wavering_count` is the number of undecided chunks whose repeated reads differ. `findings`
+    is bounded, `finding_count` is not. `disagreement_count` is the number of chunks for which the
+    two checksum libraries differed.
     """
 
     tree: Tree
@@ -52,7 +53,7 @@ class ScanOutcome:
 
 
 class ScanRecord:
-    """The results so far: the growing tree, the findings, the counts."""
+    """The results of a running scan: the tree so far, the findings and the counts."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class ScanRecord:
             self.notebook.add(verdict, item.fault, item.evidence)
         buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
         lost = np.setdiff1d(np.setdiff1d(found.expected_blocks, rows), buried)
-        if len(rows) < found.block_count_min:  # files of some of the lost ones are left
+        if len(rows) < found.block_count_min:  # some of the lost blocks still have files
             files = np.setdiff1d(np.setdiff1d(found.block_files, rows), buried)
             lost = np.union1d(lost, files)
         has_file = np.isin(lost, found.block_files).tolist()

@@ -17,7 +17,7 @@ A rate far above the disk's speed has no effect, and a decrease from such a rate
 Therefore, if no ceiling is configured, the ceiling follows the speed of the scan's reads (as a TCP
 sender's window follows its use, RFC 7661).
 
-Pure: the caller supplies time and measurements. One owner at a time, except `Latencies`.
+No I/O: the caller supplies time and measurements. One owner at a time, except `Latencies`.
 """
 
 from collections import deque
@@ -78,7 +78,7 @@ class Latencies:
         self._scanned_at_s = now_s
 
     def are_recent(self, now_s: float) -> bool:
-        """Return True if clients read recently."""
+        """Return True if clients have read in the last CYCLE_S seconds."""
         return self._read_at_s > now_s - CYCLE_S
 
     def compared(self, now_s: float, since_s: float) -> "LatencyComparison | None":
@@ -131,8 +131,10 @@ def is_pause(now_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceLimits:
-    """Limits of one volume's scan rate. 0 = no limit; a ceiling of 0 follows the speed of the
-    reads. With `fixed_bytes_per_s` the rate is not adjusted.
+    """Limits of one volume's scan rate.
+
+    If `ceiling_bytes_per_s` is 0, the ceiling follows the speed of the scan's reads. If
+    `fixed_bytes_per_s` is not 0, it is the rate, and the rate is not adjusted.
     """
 
     floor_bytes_per_s: int = MIB
@@ -165,8 +167,11 @@ class RateControl:
 
     @property
     def lowest_bytes_per_s(self) -> float:
-        """The minimum rate, whatever the latency: the rate that the interval requires, or the
-        floor."""
+        """The minimum rate, which applies at any latency of clients.
+
+        It is the larger of the rate that the interval requires and the floor, but at most the
+        ceiling.
+        """
         return min(max(self._needed, self._limits.floor_bytes_per_s), self._highest)
 
     @property
@@ -182,8 +187,7 @@ class RateControl:
         self._reached = bytes_per_s
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Raise the rate to `bytes_per_s`, at most to the ceiling; keep a rate that is higher
-        already."""
+        """Raise the rate to `bytes_per_s`, at most to the ceiling. Never lower the rate."""
         self._rate = min(max(self._rate, bytes_per_s), self._highest)
 
     def need(self, bytes_per_s: float) -> None:
@@ -302,7 +306,10 @@ class Pacer:
 
 @dataclass(frozen=True, slots=True)
 class PressureSample:
-    """The kernel's pressure of I/O (PSI, `some`): microseconds in which a task waited."""
+    """A sample of the kernel's I/O pressure (PSI, line `some`).
+
+    `total_us` is the total time in which a task waited, in microseconds.
+    """
 
     at_s: float
     total_us: int
@@ -323,7 +330,10 @@ def pressure_of_others(first: PressureSample, second: PressureSample) -> float:
 
 
 def parse_stall_us(text: str) -> int:
-    """Return `total` of the `some` line of /proc/pressure/io. Raise ValueError if there is none."""
+    """Return `total` of the `some` line of /proc/pressure/io, in microseconds.
+
+    Raise ValueError if there is no such line.
+    """
     for line in text.splitlines():
         kind, *fields = line.split()
         if kind == "some":

@@ -46,7 +46,7 @@ class ScanTreeBuilder:
         self._builder.add_chunk(chunk.offset, length_bytes, sums, False)
 
     def run(self, run: SimpleRun, start: int, end: int) -> None:
-        """Add healthy blocks of a run."""
+        """Add the blocks `[start, end)` of a run, all healthy."""
         self._add_clean()
         self.block_count += end - start
         self.chunk_count += end - start
@@ -55,7 +55,7 @@ class ScanTreeBuilder:
         self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
 
     def alike(self, block: UniformChunks, count: int) -> None:
-        """Add a block with its first chunks, all healthy."""
+        """Add a block with its first `count` chunks, all healthy."""
         self._add_clean()
         self.block_count += 1
         self.chunk_count += count

@@ -9,7 +9,7 @@ period is a hash of the container's and the datanode's id. Therefore the load of
 even if all its replicas were written at the same time. The replicas of a container are read at
 different times, without communication between datanodes.
 
-Pure: no clock, no disk. Times are wall time, because an interval may be longer than the process
+No I/O, no clock. Times are wall time, because an interval may be longer than the process
 runs.
 """
 
@@ -27,7 +27,7 @@ from merkle.checksum_columns import U64s
 from merkle.replica import ContainerId
 
 PERIOD_SHARE: Final = 0.8  # of the interval; the rest is a reserve for a busy disk
-REST_SHARE: Final = 0.15  # of the period; a slot so soon after a read is skipped
+REST_SHARE: Final = 0.15  # of the period; a slot that begins earlier after a read is skipped
 MARGIN_SHARE: Final = 0.02  # of the interval; reads are planned to end this much earlier
 HEADROOM: Final = 1.05  # factor for a rate that meets the interval in practice
 DAY_S: Final = 86_400
@@ -38,9 +38,12 @@ assert PERIOD_SHARE * (1 + REST_SHARE) + MARGIN_SHARE < 1, "a slot lies before t
 
 
 class Urgency(IntEnum):
-    """Priority classes of reads. A replica that was just imported counts as never read."""
+    """Priority classes of reads, the most urgent first.
 
-    LAST_COPY = 0  # no other replica is healthy, and this one was not read since
+    A replica that was just imported counts as never read.
+    """
+
+    LAST_COPY = 0  # not read since it became the only healthy replica
     NEVER_READ = 1
     IN_DOUBT = 2  # its volume became suspect after the last read
     ROUTINE = 3
@@ -48,10 +51,11 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScanCandidate:
-    """A replica that may be read. `read_at_ms`: end of its last complete read, 0 = never.
-    `doubt_since_ms`: the time when its volume became suspect, 0 = not suspect.
-    `last_copy_since_ms`: the time since which no other replica is healthy, so that it must be read
-    again; 0 = others are healthy.
+    """A replica that may be read.
+
+    `read_at_ms` is the end of its last complete read, 0 = never. `doubt_since_ms` is the time when
+    its volume became suspect, 0 = not suspect. `last_copy_since_ms` is the time since which this is
+    the only healthy replica; it must be read again after that time. 0 = other replicas are healthy.
     """
 
     container_id: ContainerId
@@ -74,7 +78,7 @@ class ScanCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledReplica:
-    """A candidate with its times. The deadline of a replica that was never read is 0, unknown."""
+    """A candidate with its due time and its deadline; a deadline of 0 means "never read"."""
 
     candidate: ScanCandidate
     due_at_ms: int
@@ -86,8 +90,8 @@ class Agenda:
     """The due reads of one volume, most urgent first.
 
     `needed_bytes_per_s` is the lowest rate that meets the interval. `wait_s` is the time until the
-    next read is due. `lag_s` is the time since the earliest missed deadline; 0.0 if none was
-    missed.
+    next replica that is not yet due becomes due. `lag_s` is the time since the earliest missed
+    deadline; 0.0 if none was missed.
     """
 
     due: tuple[ScheduledReplica, ...]
@@ -180,8 +184,10 @@ class Schedule:
         return phase
 
     def agenda_of(self, candidates: Candidates, now_ms: int) -> Agenda:
-        """Return the same as `agenda`, from columns: 100,000 candidates in some hundredths of a
-        second."""
+        """Return the same as `agenda`, from columns.
+
+        The computation for 100,000 candidates takes some hundredths of a second.
+        """
         read_at_ms = candidates.read_at_ms.astype(np.float64)  # whole milliseconds: exact
         is_read = candidates.read_at_ms > 0
         is_urgent = (
@@ -227,7 +233,7 @@ class Schedule:
         due = []
         used_bytes = never_read_count = 0
         later_ms = deadline_ms = oldest_ms = inf
-        for candidate in candidates:  # nothing is kept of those that are not due: they are many
+        for candidate in candidates:  # only due ones are kept, because the others are many
             item = self.item(candidate, now_ms)
             used_bytes += candidate.used_bytes
             oldest_ms = min(oldest_ms, candidate.read_at_ms)
@@ -253,7 +259,7 @@ class Schedule:
     def _needed_bytes_per_s(
         self, due: Sequence[ScheduledReplica], used_bytes: int, now_ms: int
     ) -> float:
-        """Return the rate at which each due read, in this order, ends before its deadline.
+        """Return the lowest rate at which each due read, in this order, ends before its deadline.
 
         The rate is at least the rate that reads all replicas once per period, because further reads
         become due in the meantime. A missed deadline counts as if one margin of time remained.
@@ -272,8 +278,9 @@ class Schedule:
 def phase_of(container_id: ContainerId, datanode_id: str) -> float:
     """Return the position in the period, in [0, 1), at which this datanode reads its replica.
 
-    The position is a hash, so that datanodes read the replicas of a container at different times:
-    for three replicas, the longest time without a read of any is on average 0.61 of a period.
+    The position is a hash, so that datanodes read the replicas of a container at different times.
+    For three replicas, the longest time in which none of them is read is on average 0.61 of a
+    period.
     """
     score = leaf_checksum(Algorithm.XXH3_64, container_id, 0, datanode_id.encode())
     return score / CHECKSUMS
@@ -283,7 +290,7 @@ def phase_of(container_id: ContainerId, datanode_id: str) -> float:
 class ScanHours:
     """Times of the day, UTC, in which background reading is allowed; empty = always.
 
-    Each is (first minute, end minute) of the day; an end before the start is on the next day.
+    Each span is (first minute, end minute) of the day. An end before the start is on the next day.
     """
 
     spans: tuple[tuple[int, int], ...] = ()
@@ -330,10 +337,11 @@ def _minute(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feasibility:
-    """The check whether one volume can be read within the interval, with its calculation.
+    """The result of checking whether one volume can be read within the interval.
 
-    `offered_bytes_per_s`: the rate that configuration or disk allow; `offered_by` names which. 0 =
-    unknown. `open_share`: share of the day in which reading is allowed.
+    `offered_bytes_per_s` is the rate that the configuration or the disk allows, 0 = unknown;
+    `offered_by` names which of them. `open_share` is the share of the day in which reading is
+    allowed.
     """
 
     volume: str

@@ -1,8 +1,8 @@
 """Decides when a read failure is UNREADABLE: after three failures over at least an hour.
 
-A single read failure with an errno that is not listed as a device error is no verdict on the data.
-It may be caused by changed permissions, a network outage, or a disk whose reads differ. Scans
-count such failures (`UnreadableRecord`). After three failures over at least an hour, the next scan
+A single read failure may be caused by changed permissions, a network outage, or a disk whose reads
+differ. Unless its errno is listed as a device error, it is no verdict on the data. Scans count
+such failures (`UnreadableRecord`). After three failures over at least an hour, the next scan
 reads through `RetryingReader`, so that a repeated failure is UNREADABLE for the block. A lack of
 resources of the host never leads to this verdict.
 """
@@ -24,7 +24,7 @@ WHY_CHARS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """The read failures of a replica: number, times and last reason."""
+    """The number of read failures of a replica, their first and last time, and the last reason."""
 
     count: int
     first_at_ms: int
@@ -44,19 +44,22 @@ class UnreadableRecords(Protocol):
         ...
 
     def are_noted(self) -> bool:
-        """Return True if a scan since the last complete scan had a read failure."""
+        """Return True if a read has failed since the last complete scan."""
         ...
 
 
 def incremented(had: UnreadableRecord | None, now_ms: int, why: str) -> UnreadableRecord:
-    """Return the record after one more failure."""
+    """Return the record `had` plus one failure at `now_ms`.
+
+    Begin a new record if there is none, or if its last failure is older than FORGOTTEN_MS.
+    """
     if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
         had = UnreadableRecord(0, now_ms, now_ms, "")
     return UnreadableRecord(had.count + 1, had.first_at_ms, now_ms, why[:WHY_CHARS_MAX])
 
 
 def is_over(doubt: UnreadableRecord | None, now_ms: int) -> bool:
-    """Return True if there were `TRIES_MIN` failures over at least `SPAN_MS_MIN`."""
+    """Return True if the record has at least `TRIES_MIN` failures over at least `SPAN_MS_MIN`."""
     if doubt is None or doubt.count < TRIES_MIN:
         return False
     return now_ms - doubt.first_at_ms >= SPAN_MS_MIN
@@ -86,12 +89,12 @@ class _InsistentFile:
             return self._file.size_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read as the wrapped file does."""
+        """Read as the wrapped file does; raise RepeatedError if the read fails."""
         with _insisting():
             return self._file.read(offset, length_bytes)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read again past the page cache, as the wrapped file does."""
+        """Read again past the page cache, as the wrapped file does; raise RepeatedError."""
         with _insisting():
             return self._file.reread_past_cache(offset, length_bytes)
 
@@ -105,7 +108,7 @@ class RetryingReader:
         self.row = reader.row
         self.tombstones = reader.tombstones
         self.former_bytes = reader.former_bytes
-        self.structure = reader.structure  # it insists by itself
+        self.structure = reader.structure  # the wrapped reader handles `insists` itself
         self.is_current = reader.is_current
 
     @property
@@ -119,6 +122,6 @@ class RetryingReader:
             return _InsistentFile(self._reader.open_block(block_id))
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block as the wrapped reader does."""
+        """Read a small block as the wrapped reader does; raise RepeatedError if the read fails."""
         with _insisting():
             return self._reader.read_whole(block_id, length_bytes)

@@ -1,1 +1,1 @@
-"""Rows of a replica: which of its blocks and chunks are read and compared together."""
+"""Parses the rows of a replica, and groups blocks and chunks that are read together."""

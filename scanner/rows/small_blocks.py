@@ -52,8 +52,8 @@ class SimpleRun:
     """Consecutive simple blocks: one chunk at offset 0 each, all with one checksum type.
 
     All sequences have one item per block. `first_sums` has the checksum of each first window, and
-    `sums_ends` the end of the window checksums in each row. `spans` and `leaves` are the values in
-    the tree of a healthy chunk.
+    `sums_ends` the end of the window checksums in each row. `spans` and `leaves` have the entries
+    of a healthy chunk in the tree.
     """
 
     checksum_type: ChecksumType
@@ -70,7 +70,10 @@ class SimpleRun:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """A value per block of a batch; invalid where `simple_types` is NOT_SIMPLE."""
+    """Fields of a batch of blocks, as columns with one value per block.
+
+    The values of a block are undefined if its `simple_types` is NOT_SIMPLE.
+    """
 
     simple_types: npt.NDArray[np.int64]
     lengths_bytes: npt.NDArray[np.int64]
@@ -96,8 +99,11 @@ def runs(
 def runs_and_alike(
     rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int, *, are_sought: bool = True
 ) -> Iterator[SimpleRun | UniformChunks | Row]:
-    """Yield the rows in order: runs of simple blocks, blocks of equal chunks of at most half of
-    `length_bytes_max` each, if they `are_sought`, and every other row by itself.
+    """Yield the rows in order, grouped where possible.
+
+    Consecutive simple blocks are yielded as one SimpleRun. If `are_sought`, a block of equal chunks
+    of at most half of `length_bytes_max` each is yielded as UniformChunks. Every other row is
+    yielded by itself.
     """
     for block_ids, raws in batches(rows):
         try:
@@ -133,7 +139,7 @@ def _columns(parsed: RowColumns, leaves: U64s, length_bytes_max: int) -> _Column
         spans=np.zeros(len(counts), dtype=np.uint64),
         leaves=np.zeros(len(counts), dtype=np.uint64),
     )
-    # A length beyond any chunk's must not become a small one: compare before the sign is lost.
+    # A very large unsigned length would become negative in int64. Compare before the conversion.
     fits = parsed.lengths_bytes[chunks] <= np.uint64(length_bytes_max)
     lengths = np.where(fits, parsed.lengths_bytes[chunks], np.uint64(0)).astype(np.int64)
     window_bytes = kinds & WINDOW_MASK
@@ -150,7 +156,7 @@ def _columns(parsed: RowColumns, leaves: U64s, length_bytes_max: int) -> _Column
     result.simple_types[one] = np.where(is_simple, types, NOT_SIMPLE)
     result.lengths_bytes[one] = lengths
     result.window_bytes[one] = window_bytes
-    sums_starts = parsed.leaf_starts[chunks] + POSITION.size  # without a sum, of what follows
+    sums_starts = parsed.leaf_starts[chunks] + POSITION.size  # unused if the chunk has no sum
     result.first_sums[one] = parsed.octets.view(">u4")[sums_starts // 4]
     result.sums_bytes[one] = sums_bytes
     result.spans[one] = spans_of(

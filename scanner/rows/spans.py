@@ -13,7 +13,7 @@ Wholes: TypeAlias = Mapping[tuple[int, int], int]
 def spans_of(
     chunks: tuple[ChunkInfo, ...], length_bytes_max: int
 ) -> Iterator[tuple[ChunkInfo, ...]]:
-    """Group adjacent chunks into reads of at most `length_bytes_max`.
+    """Yield groups of adjacent chunks; each group is one read of at most `length_bytes_max`.
 
     A larger chunk is a group of its own, because a window must not be cut.
     """
@@ -30,9 +30,7 @@ def spans_of(
 
 
 def expected_wholes(chunks: tuple[ChunkInfo, ...], witnesses: Witnesses) -> Wholes:
-    """Return the expected checksum of each complete chunk; empty if the witnesses do not support
-    it.
-    """
+    """Return the expected CRC of each complete chunk; an empty mapping if not supported."""
     if witnesses.wholes is None:
         return {}
     wholes = zip(chunks, witnesses.wholes(chunks), strict=True)

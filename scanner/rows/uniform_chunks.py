@@ -29,7 +29,7 @@ SUM_BYTES: Final = 4  # of one window, for either type
 
 @dataclass(frozen=True, slots=True)
 class ChunkStretch:
-    """Chunks of one block that are read together: `[first, last)`, as if they were one."""
+    """Chunks `[first, last)` of one block that are read together; `chunk` describes them as one."""
 
     first: int
     last: int
@@ -59,7 +59,7 @@ class UniformChunks:
         return int(self.ends[-1])
 
     def stretches(self, length_bytes_max: int) -> list[ChunkStretch]:
-        """Return the stretches to read together: whole chunks, of at most `length_bytes_max`."""
+        """Return the stretches to read: complete chunks, together at most `length_bytes_max`."""
         found = []
         first = start = 0
         while first < len(self.ends):
@@ -142,7 +142,8 @@ def _alike(
 
 
 def kinds_of(parsed: RowColumns, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the checksum type and window size of each chunk, from the table at the start of a row.
+    """Return the checksum type and window size of each chunk, packed in one word as in the row.
+
     `firsts` has the index of each row's first chunk.
     """
     counts = parsed.chunk_counts
