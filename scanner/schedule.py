@@ -106,7 +106,7 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates of one volume as columns; all have the volume's `doubt_since_ms`."""
+    """The candidates of one volume as columns. `doubt_since_ms` applies to all of them."""
 
     container_ids: U64s
     used_bytes: U64s
@@ -136,7 +136,7 @@ class Candidates:
 
 
 class Schedule:
-    """The read times of one datanode's replicas for one scan interval."""
+    """Computes when the replicas of one datanode are due to be read, for one scan interval."""
 
     def __init__(self, *, interval_s: float, datanode_id: str) -> None:
         if interval_s <= 0:
@@ -304,7 +304,7 @@ class ScanHours:
         )
 
     def opens_in_s(self, now_ms: int) -> float:
-        """Return the seconds until reading is allowed; 0.0 if it is now."""
+        """Return the seconds until reading is allowed; 0.0 if it is allowed now."""
         if self.is_open(now_ms):
             return 0.0
         minute_of_day = now_ms / 60_000 % MINUTES_OF_DAY
@@ -312,7 +312,7 @@ class ScanHours:
 
     @property
     def share(self) -> float:
-        """Return the share of the day in which reading is allowed."""
+        """The share of the day in which reading is allowed, 0.0 to 1.0."""
         starts_ms = range(0, DAY_S * 1000, 60_000)
         return sum(map(self.is_open, starts_ms)) / MINUTES_OF_DAY
 

@@ -9,7 +9,8 @@ from merkle.replica import ChunkInfo
 
 @dataclass(slots=True)
 class BlockRepair:
-    """State of one block under repair."""
+    """State of one block under repair. `action` is the planned repair, and `described` is the
+    block's metadata as fetched from a peer."""
 
     action: RepairBlock
     described: FetchResult

@@ -16,14 +16,14 @@ from suture.wire.clients.replica_peer import ReplicaPeer
 from suture.wire.mapping import codec
 
 TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
-"""States in which a peer's commit id means that it has all blocks up to it."""
+"""States in which a peer's commit id means that the peer has all blocks up to this id."""
 
 
 def highest_claim(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, equal_peers: Iterable[PeerId]
 ) -> tuple[PeerId, int]:
-    """Return the healthy peer with the highest commit id among `equal_peers`, and that id. The id
-    is 0 if no peer is healthy."""
+    """Return the healthy peer with the highest commit id among `equal_peers`, and this commit id.
+    The commit id is 0 if no peer is healthy."""
     claimed = {peer_id: _claimed(peers[peer_id], container_id) for peer_id in equal_peers}
     lender = max(claimed, key=claimed.__getitem__, default="")
     return lender, claimed.get(lender, 0)
@@ -36,8 +36,11 @@ def highest_lent(
     *,
     own: int,
 ) -> int:
-    """Return the highest commit id in `lent` (by peer) that is above `own` and at most the commit
-    id of that peer's healthy replica; `own` if there is none."""
+    """Return the highest commit id that the replica may adopt from `lent`; `own` if there is none.
+
+    `lent` has one commit id per peer. The replica may adopt a commit id that is above `own`, and at
+    most the commit id of this peer's replica, if that replica is closed or quasi-closed.
+    """
     trusted = [
         bcsid
         for peer_id, bcsid in lent.items()
@@ -47,7 +50,8 @@ def highest_lent(
 
 
 def _claimed(peer: ReplicaPeer, container_id: ContainerId) -> int:
-    """Return the commit id of a peer; 0 if the peer is unhealthy or does not answer."""
+    """Return the commit id of a peer's replica; 0 if the replica is not closed or quasi-closed, if
+    it has findings, or if the peer does not answer."""
     try:
         report = peer.replica(container_id)
         state = codec.parse_state(report.state, "answer.replica.state")

@@ -22,7 +22,8 @@ EVIDENCE_BYTES_MAX: Final = 64 * 1024**2
 def findings_of(
     container_id: ContainerId, skips: Sequence[Skip], now_ms: int
 ) -> Iterator[tuple[Skip, ScanFinding]]:
-    """Yield each of these skips that is a contradiction, with a finding that reports it."""
+    """Yield (skip, finding) for each item of `skips` that is a contradiction. The finding reports
+    the contradiction."""
     for skip in skips:
         if not skip.is_contradiction:
             continue
@@ -51,7 +52,8 @@ def keep_versions(
 ) -> None:
     """Store the peers' contradicting versions in quarantine, up to a limited number and size.
 
-    Omit versions that cannot be fetched. If a version cannot be stored, stop without an error.
+    The limits are EVIDENCE_COUNT_MAX and EVIDENCE_BYTES_MAX. Omit versions that cannot be fetched.
+    If a version cannot be stored, stop without an error.
     """
     left_count, left_bytes = EVIDENCE_COUNT_MAX, EVIDENCE_BYTES_MAX
     for skip in fresh:

@@ -1,4 +1,4 @@
-"""Lease for changes by a repair, which waits while the container is being copied."""
+"""The lease for changes by a repair. A repair waits while the container is being copied."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

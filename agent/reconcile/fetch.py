@@ -47,9 +47,11 @@ class FetchFailure:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Result of a fetch: the first success, the costs of all calls, and the failures before it.
+    """Result of a fetch that tries several peers in turn.
 
-    `is_here` means that the local bytes match the wanted chunk, so no peer was asked.
+    It has the data of the first peer that succeeded, the failures of the peers before it, and the
+    costs of all calls. `is_here` is True if the local bytes match the wanted chunk, so that no peer
+    was asked.
     """
 
     peer_id: PeerId = ""
@@ -80,7 +82,7 @@ class PeerSources:
     pace: Callable[[int], None] = lambda _length_bytes: None  # called with the bytes of each read
 
     def describe(self, action: RepairBlock) -> FetchResult:
-        """Return a block's metadata from the first source that has it."""
+        """Return a block's metadata from the first source that returns it."""
 
         def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             return FetchResult(block=peer.block(self.container_id, action.block_id, meter))
@@ -100,7 +102,8 @@ class PeerSources:
         return self._together(actions, lambda one: one.metadata_sources, lent, self.describe)
 
     def fetch(self, block_id: BlockId, wanted: WantedChunk) -> FetchResult:
-        """Return a chunk from the first source whose bytes match its tree."""
+        """Return a chunk from the first source whose bytes match its tree. If any peer supports
+        proofs, request a proof that the disk of a source has these bytes."""
 
         def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)

@@ -264,9 +264,9 @@ class Reconciler:
         before: ReplicaFacts,
         after: ReplicaFacts,
     ) -> None:
-        """Count repairs that wrote data but did not change the replica's condition.
+        """Count this repair if it wrote data but did not change the replica's condition.
 
-        A repair that wrote nothing, was interrupted, or had temporary failures is not counted.
+        A repair that was interrupted or had temporary failures is not counted.
         """
         if not ledger.has_replaced_data or ledger.is_interrupted or ledger.is_transient:
             return
@@ -294,7 +294,8 @@ def _result_text(roots: Roots) -> str:
 
 
 def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
-    """Return the facts of a replica that differ after a repair with an effect."""
+    """Return the facts of a replica to compare before and after a repair. They are equal if the
+    repair had no effect."""
     tree = facts.tree
     roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
     return (facts.state, facts.finding_count, facts.used_bytes, *roots)
@@ -348,7 +349,7 @@ class _ReconcileRun:
 
     @property
     def knows_peers(self) -> bool:
-        """Return whether any peer took part."""
+        """Return True if the tree of at least one peer is known."""
         return any(tree.is_known for tree in self._peers.values())
 
     def repair(self) -> None:
@@ -398,8 +399,8 @@ class _ReconcileRun:
         return planned
 
     def _deletes(self, views: Sequence[PeerView]) -> ConfirmedDeletes:
-        """Ask the control plane which blocks it ordered to delete, of those that a peer has deleted
-        and the local replica still has."""
+        """Return the deletes that the control plane confirms. Ask it only about blocks that a peer
+        has deleted and the local replica still has."""
         claimed = {
             difference.block_id
             for view in views

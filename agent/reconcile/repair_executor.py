@@ -171,7 +171,7 @@ class RepairExecutor:
             self.ledger.record(block_id, difference, ChunkResult.FAILED, message=str(error))
 
     def _change(self, work: Callable[[ReplicaRepair], object]) -> SutureError | None:
-        """Make one change under the lease; return its error, or None.
+        """Make one change under the lease. Return None if it succeeded, else the error.
 
         After an error that affects only one block (`failure_policy`), other blocks are still
         repaired. If a local problem prevents all changes, for example an unavailable lease, set
@@ -291,8 +291,8 @@ class RepairExecutor:
         return seen
 
     def _salvage(self, job: ChunkFetch) -> bool:
-        """Record the local bytes as the wanted chunk if they match it. Return True if this was
-        done."""
+        """Record the local bytes as the wanted chunk, and return True. If they do not match the
+        chunk or the change fails, return False."""
         block_id, chunk = job.block.action.block_id, job.described
         assert chunk is not None, "what is not described was not looked at"
         salvaged = False
@@ -361,8 +361,8 @@ class RepairExecutor:
         return frozenset(jobs[index] for index in done)
 
     def _record_chunk(self, job: ChunkFetch) -> None:
-        """Record the local bytes. If that fails, fetch the chunk. Complete the block after its last
-        chunk."""
+        """Record the local bytes as the wanted chunk. If that fails, fetch and install the chunk.
+        Complete the block after its last chunk."""
         if not self._salvage(job) and not self.must_stop():
             self._install(job, self.sources.fetch(job.block.action.block_id, job.wanted))
         job.block.waiting_count -= 1

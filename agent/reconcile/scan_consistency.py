@@ -16,12 +16,16 @@ BEYOND_CHUNKS: Final = frozenset({DamageFault.TRAILING_BYTES, DamageFault.BLOCK_
 
 
 def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[ScanFinding]) -> bool:
-    """Return whether the tree comes from the scan that made the findings.
+    """Return True if the tree comes from the scan that made the findings.
 
-    Three kinds of trees do not. If the tree's file was missing or stale, the tree was rebuilt from
-    metadata, and does not show the data on the disk. If the agent adopted a tree at its start after
-    a crash, the tree is newer than the findings. If a damaged chunk is healthy in the tree, the
-    tree is older: a scan found the damage, was stopped, and stored only findings.
+    Return False in three cases:
+
+    - The tree's file was missing or stale. The tree was then rebuilt from metadata, and does not
+      show the data on the disk.
+    - The agent adopted the tree at its start after a crash. The tree is then newer than the
+      findings.
+    - A chunk is healthy in the tree but damaged in a finding. The scan that found the damage was
+      then stopped and stored only its findings, so the tree is older.
     """
     is_rebuilt = facts.tree is not None and tree.root != facts.tree.root
     return not (is_rebuilt or facts.data_scan_at_ms == 0 or is_denied(tree, findings))

@@ -62,7 +62,11 @@ class SilentHolder:
 
 @dataclass(frozen=True, slots=True)
 class PeerTree:
-    """The answer of one peer: how its tree compares, and the rows of its differing blocks."""
+    """The answer of one peer, and the comparison of its tree with the local tree.
+
+    `scope` has the ranges of block ids in which the trees may differ, and `rows` the rows of the
+    peer's blocks in them.
+    """
 
     peer_id: PeerId
     peer: ReplicaPeer
@@ -119,7 +123,8 @@ def query_peers(
 def query_peer(
     peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree
 ) -> PeerTree:
-    """Query one peer and return its answer. If that fails, the answer's state is the failure."""
+    """Query one peer and return its answer. If the query fails, the answer has the state and the
+    message of the failure."""
     meter = TransferCost()
     attempt = 1
     while True:
@@ -245,11 +250,12 @@ def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
 def silent_holders(
     trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[SilentHolder]
 ) -> HolderCoverage:
-    """Return the holders that did not answer, by what is known about their data.
+    """Return the holders that did not answer, classified by their last report.
 
-    These are the holders that cannot be asked, and the peers that failed. If a holder's last report
-    has the root of a peer that answered, the holder has that peer's data. The reports of failed
-    peers are unknown. Dead holders are listed apart, because repairs do not wait for them.
+    These are the holders that cannot be asked, and the peers that failed. `dead` holders are listed
+    separately, because repairs do not wait for them. `empty` holders reported no data. If a holder
+    reported the root of a peer that answered, it has that peer's data, and the peer is in `echoed`.
+    All other holders, and the failed peers, are in `silent`.
     """
     roots = {
         _shape(tree.summary): tree.peer_id
@@ -275,7 +281,8 @@ def _shape(summary: TreeSummary) -> tuple[Algorithm, int, int]:
 
 
 def split_block_ids(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
-    """Divide all block ids into ranges, each with at most BLOCKS_PER_WINDOW blocks."""
+    """Divide all block ids into ranges. Each range has at most BLOCKS_PER_WINDOW blocks of the
+    local tree and the peers' rows."""
     ids: U64s = mine.block_ids
     for tree in peers:
         if tree.rows is not None:

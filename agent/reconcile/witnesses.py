@@ -97,7 +97,7 @@ class ReplicaProof:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProofCollector:
-    """Collects a proof of another holder before the local replica is deleted.
+    """Collects a proof that another holder has the data, before the local replica is deleted.
 
     `mine` is the local tree. `without_row` has the blocks with local bytes but no row. `confirmed`
     returns which of the given blocks the control plane ordered to delete. `age_max_s` is the

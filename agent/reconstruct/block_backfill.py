@@ -38,8 +38,8 @@ class BlockBackfill:
     def make(self, peers: Mapping[str, Peer]) -> Iterator[ChunkOutcome]:
         """Rebuild each missing block; yield the outcomes.
 
-        Read the commit id before the list of blocks. The list then contains all blocks up to that
-        commit id.
+        The commit id of a source is read before the list of blocks. Therefore, the list contains
+        all blocks up to that commit id.
         """
         store, container_id = self.changes.store, self.changes.container_id
         sources, index = self.rows.sources, self.rows.index

@@ -40,8 +40,8 @@ class ReconstructionCoordinator:
 
     `executor` needs enough threads for all cells of a stripe and every target at the same time.
     `pace` gets the number of bytes read, and waits until more may be read. `needed` returns which
-    of the given blocks belong to a key, and raises SutureError if that is unknown. None = the
-    control plane cannot be asked, for example Ozone's SCM.
+    of the given blocks belong to a key, and raises SutureError if that is unknown. `needed` is None
+    if the control plane cannot be asked about keys, for example Ozone's SCM.
     """
 
     executor: Executor
@@ -92,9 +92,10 @@ class ReconstructionCoordinator:
         )
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
-        """Raise RefusedError if one of these blocks belongs to a key, after requesting a proof of
-        the block from its sources, which makes them scan. If keys cannot be queried, raise
-        UnavailableError while a source does not answer, because it may have the block."""
+        """Raise RefusedError if one of these blocks belongs to a key. Before that, ask the sources
+        that do not list the block for a proof of it, so that a source that lost the block's row
+        scans its replica. If `needed` is None, raise UnavailableError if a shard does not answer,
+        because it may have the block."""
         if not orphans:
             return
         container_id = sources.container_id

@@ -37,9 +37,10 @@ class ParityReport:
     """Result of the parity check of one container.
 
     `absent` has the indexes of shards without a readable replica, `unreadable` the errors by
-    datanode. `unread` has the stripes (block, number) of which too few cells could be read.
-    `missing_shards` has the pairs (block, shard) for which the shard's record of the block is
-    missing or differs, because the shard lost its row, or because a delete is pending.
+    datanode. `orphans` has the blocks that cannot be checked, with the reasons. `unread` has the
+    stripes, as (block, stripe), of which too few cells could be read. `missing_shards` has the
+    pairs (block, shard) for which the shard's record of the block is missing or differs, because
+    the shard lost its row, or because a delete is pending.
     """
 
     container_id: ContainerId

@@ -47,7 +47,8 @@ def rebuilt_chunk(
         )
 
     def computed(cells: Cells) -> bytes:
-        """Return the chunk. To verify it, compute the used cells from the result."""
+        """Return the chunk computed from `cells`. Verify it by recomputing the used cells from
+        it."""
         length_bytes = agreed.group.cell_bytes_max(stripe)
         octets = rebuild_checked(sources.scheme, cells, [index], length_bytes)[index]
         return octets[: chunk.length_bytes].tobytes()

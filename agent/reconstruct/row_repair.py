@@ -48,9 +48,9 @@ class RowRestorer:
     def restore_row(
         self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome
     ) -> ChunkOutcome:
-        """Restore the row of a block. Return `blank` with the outcome.
+        """Restore the row of a block. Return `blank` with the result filled in.
 
-        If the block's file ends early and the block does not fit into a batch, the outcome is
+        If the block's file ends early and the block does not fit into a batch, the result is
         SKIPPED. Raise RefusedError if the shard does not exist any more.
         """
         if isinstance(agreed, OrphanGroup):

@@ -22,7 +22,7 @@ from scanner.finding import ScanFinding
 from suture.runtime.clock import Clock
 from suture.runtime.loop import Busy, Idle, Step
 
-PLACES_MAX: Final = 64  # damaged chunks per scan; with more, damage is everywhere on the disk
+PLACES_MAX: Final = 64  # damaged chunks of one scan that a search uses; others are ignored
 WAITING_MAX: Final = 32  # searches that may wait
 NEIGHBOURS_MAX: Final = 8  # replicas requested for one scan's damage
 NEAR_BYTES: Final = 64 * 1024**2  # maximum distance of a neighbour
@@ -49,7 +49,9 @@ class _Search:
 
 @dataclass(eq=False)
 class AdjacentScanWorker:
-    """Worker that searches for the neighbours of damage. Any thread may call `queue_search`.
+    """Worker that searches for the replicas near damage on the same disk. Any thread may call
+
+    `queue_search`.
 
     `ask` requests a scan of a container with a reason, and returns False if the queue is full.
     `pace` gets the number of bytes read, and waits until the next read is due.
@@ -71,8 +73,9 @@ class AdjacentScanWorker:
         self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
     def queue_search(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
-        """Queue a search for replicas near the damage that a scan of one replica found. Ignore the
-        damage if it has no place on the disk, after a recent search, or if the queue is full."""
+        """Queue a search for replicas near the damage that a scan of one replica found. Do nothing
+        if no finding has a place on the disk, if a search for this replica was queued less than
+        AGAIN_S ago, or if WAITING_MAX searches wait."""
         places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
         if not places:
             return
@@ -140,7 +143,7 @@ class AdjacentScanWorker:
         return False
 
     def _by_id(self, search: _Search) -> list[ContainerId]:
-        """Return the other replicas of the volume, in the order of the distance of their ids."""
+        """Return the other replicas of the volume, those with the nearest container ids first."""
         others = [
             one for one in self.places.replicas(search.volume_id) if one != search.container_id
         ]

@@ -1,4 +1,4 @@
-"""Background scan of one volume: replica after replica, those due for the longest time first.
+"""Background scan of one volume: replica after replica, the most urgent due replica first.
 
 `scanner.schedule` makes an agenda of the due replicas. The worker scans one of them per step. A
 pause, the end of a scan window or a stop interrupts a scan; its cursor is stored, and the scan

@@ -41,7 +41,7 @@ LEASE_WAIT_S: Final = 30.0
 BREAKER: Final = "breaker: "  # prefix of the reason: the breaker suspects this host
 SHADOW: Final = "shadow: "  # prefix of the reason: shadow hashing after an upgrade differed
 SCAN_BYTES: Final = 8 * 1024**2  # memory of a running scan: the data of one read, and its rows
-CURSOR_BYTES: Final = 32 * 1024**2  # bytes between two cursors, lost at most when a scan ends
+CURSOR_BYTES: Final = 32 * 1024**2  # maximum bytes between two cursors, which may be read twice
 CURSOR_S: Final = 5.0  # longest time between two cursors
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
 
@@ -85,14 +85,14 @@ class VerdictBreaker:
         return self._breaker.window_s
 
     def record_scan(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
-        """Count a finished scan. Return the reason if its damage must be held back; otherwise
-        ""."""
+        """Count a finished scan. Return the reason if its verdict must be held back; "" if it may
+        be committed."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             return self._breaker.record_scan(now_s, volume_id, container_id, outcome)
 
     def tripped_reason(self) -> str:
-        """Return the reason if damage is held back now; otherwise ""."""
+        """Return the reason if verdicts of damage are held back now; "" if they are not."""
         with self._lock:
             return self._breaker.tripped_reason(self._clock.monotonic_s())
 
@@ -169,7 +169,8 @@ class ScanDeps(ABC, Generic[S_co]):
         pieces: ReadSplitting | None,
         insists: bool,
     ) -> OpenReader:
-        """Open the replica of this scan for reading. Raise SutureError."""
+        """Return the replica of this scan, open for reading. Raise SutureError if it cannot be
+        opened."""
 
 
 class StoreScanDeps(ScanDeps[ReplicaStore]):
@@ -373,7 +374,7 @@ def _held_because(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOu
     if outcome.stopped_because and not outcome.is_damaged:
         return outcome.stopped_because
     if tools.store.generation(base.facts.container_id) != base.generation:
-        return CHANGED  # not counted by the breaker: it says nothing about this host
+        return CHANGED  # not passed to the breaker, because a change is no sign of a faulty host
     facts = base.facts
     doubt = tools.guard.record_scan(facts.volume_id, facts.container_id, outcome)
     if not doubt or not outcome.is_damaged:

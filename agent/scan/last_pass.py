@@ -1,8 +1,8 @@
-"""Last full pass of the scans over a volume, from the times and histories of its replicas.
+"""Last full pass of the scans over a volume, computed from the scan times of its replicas.
 
 Background scans run continuously. Therefore, a pass is defined as the period from the oldest to the
-newest time in the replicas' last scan times. All replicas were read in this period. The pass is
-computed, not stored.
+newest of the replicas' last scan times. All replicas were read in this period. The pass is not
+stored.
 """
 
 from agent.store.operations.reading import finding_counts
@@ -14,8 +14,8 @@ from suture.wire.v1 import datanode_pb2 as pb
 
 
 def last_pass(store: ReplicaStore, volume_id: str) -> pb.ScrubPass | None:
-    """Return the last full pass of a volume. Return None if no replica was scanned, the volume is
-    not served, or its disk fails."""
+    """Return the last full pass of a volume: its times, bytes read, and findings. Return None if no
+    replica was scanned, the volume is not served, or its disk fails."""
     try:
         for volume in store.volume_set.working:
             if volume.volume_id == volume_id:

@@ -25,7 +25,11 @@ log = structlog.get_logger()
 
 
 class ScanPriority(IntEnum):
-    """Order in which waiting requests are scanned."""
+    """Priority of a waiting request; lower values are scanned first.
+
+    ASKED is a request of an operator, FAILURE a failed read, NEIGHBOUR damage nearby on the disk,
+    and HINT a changed file.
+    """
 
     ASKED = 0
     FAILURE = 1
@@ -95,10 +99,11 @@ class OnDemandScans:
     ) -> bool:
         """Request a scan; return False if the queue is full.
 
-        A hint (a changed file) waits until `gap_min_s` have passed since the last scan, so that a
-        process that writes all day causes at most one scan a minute. A failed read waits for
-        `failure_gap_s`, because a bad sector remains bad. Explicit requests are scanned first, then
-        failures, neighbours of damage, and hints.
+        After a scan of the container, a request for a changed file (`is_hint`) waits for
+        `gap_min_s`, so that a process that writes all day causes at most one scan a minute. A
+        request for a failed read or for damage nearby waits for `failure_gap_s`, because a bad
+        sector remains bad. Explicit requests are scanned first, then failures, neighbours of
+        damage, and hints.
         """
         with self._lock:
             now_s = self.tools.clock.monotonic_s()

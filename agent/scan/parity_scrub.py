@@ -174,8 +174,9 @@ class ParityScrub:
         return self._seen[1]
 
     def _order(self, container_id: ContainerId) -> tuple[float, int]:
-        """Return the sort key of a container: the time since which it is due, then a hash. With the
-        hash, datanodes verify containers without a due time in different orders."""
+        """Return the sort key of a container: the time at which it became due, then a hash. After a
+        restart all containers are due at the same time; the hash lets datanodes verify them in
+        different orders."""
         seed = zlib.crc32(f"{self.datanode_id}:{container_id}".encode())
         return self._due_at_s.get(container_id, 0.0), seed
 
@@ -183,8 +184,8 @@ class ParityScrub:
         self._due_at_s[container_id] = self.clock.monotonic_s() + delay_s
 
     def _shards(self, container_id: ContainerId) -> tuple[list[ShardLocation], str]:
-        """Return the holder of each shard, and the erasure code. If another datanode has to verify
-        the container, the list of holders is empty."""
+        """Return the location of each closed shard, and the erasure code. The list is empty if the
+        container is not erasure-coded, or if another datanode has to verify it."""
         info = self.info(container_id)
         closed = [
             item

@@ -89,7 +89,8 @@ def _prove_changed(
 
 
 def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
-    """Return whether the last complete scan is recent enough and no failed reads are recorded."""
+    """Return True if the last complete scan ended less than `age_max_s` ago and no failed reads are
+    recorded."""
     read_at_ms = base.facts.data_scan_at_ms
     if not read_at_ms or base.doubts.are_noted():
         return False
@@ -114,8 +115,8 @@ def is_clean(outcome: ScanOutcome) -> bool:
 
 
 def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
-    """Return whether the rows of all blocks and chunks that were not read again are unchanged since
-    the last scan. `mark` has the ranges that were read again."""
+    """Return True if all blocks and chunks that were not read again have the same checksums as in
+    the tree of the last scan, `known`. `mark` has the ranges that were read again."""
     again = np.array(sorted({block_id for block_id, _, _ in mark.doubts}), dtype=np.uint64)
     before, after = ~np.isin(known.block_ids, again), ~np.isin(now.block_ids, again)
     return all(

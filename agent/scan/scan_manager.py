@@ -75,8 +75,8 @@ def limits_of(config: ScanConfig) -> PaceLimits:
 
 
 def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return the comparison of the rate that the scan interval requires for a volume with the rate
-    that the config and the disk allow."""
+    """Compare the rate that a volume needs to be read within the scan interval with the rate that
+    the config and the disk allow. Return the result."""
     if config.volume_bytes_per_s:
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:
@@ -94,8 +94,8 @@ def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float)
 
 
 def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return the result of `promise_of`. If the volume cannot be read within the scan interval,
-    log a warning, or raise RefusedError if `scan.promise` is "refuse"."""
+    """Return the result of `promise_of`. If the volume cannot be read within the scan interval, log
+    a warning, or raise RefusedError if `scan.promise` is "refuse"."""
     promise = promise_of(config, volume, disk_bytes_per_s)
     if promise.is_possible:
         return promise
@@ -244,9 +244,9 @@ class ScanManager:
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
 
     def trouble(self, trouble: StoreFailure) -> None:
-        """Request a scan of the container of a failed client call, and a check of the volume if its
-        disk is at fault. Server threads call this. Failures soon after a scan of the container do
-        not repeat the scan, because a bad sector remains bad."""
+        """After a failed client call, request a scan of its container, and a check of the volume if
+        the disk is at fault. Server threads call this. If the container was scanned recently, the
+        scan waits, because a bad sector remains bad."""
         if trouble.is_disk:
             self.checks.request(self._tools.store.volume_id(trouble.container_id), trouble.reason)
         self.on_demand.request(

@@ -31,7 +31,8 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
     """Limits of volume checks. `gap_min_s` is the minimum time between two checks, even on request.
-    After a failed check, the minimum is `retry_s`, in which a disk recovers from a reset."""
+    After a failed check, the minimum is `retry_s`, so that a disk can recover from a reset. A
+    volume is fenced after more than `strikes_tolerated` failed checks in `strikes_window_s`."""
 
     interval_s: float = 3600.0
     gap_min_s: float = 10.0

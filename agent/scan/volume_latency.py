@@ -23,9 +23,9 @@ from suture.runtime.loop import RetryAfter, Step
 
 WINDOW_S: Final = 60.0
 WINDOWS_KEPT: Final = 10
-WINDOWS_MIN: Final = 5  # windows with enough operations that a verdict needs
+WINDOWS_MIN: Final = 5  # minimum number of judged windows for a verdict on a volume
 SLOW_SHARE: Final = 0.7  # share of slow windows that makes a volume slow
-COUNT_MIN: Final = 20  # operations that a window needs to be judged
+COUNT_MIN: Final = 20  # minimum number of operations in a judged window
 TIMES: Final = 3.0  # factor over the median latency of the other volumes
 DEVIATIONS: Final = 5.0  # distance from that median, in median absolute deviations
 FLOOR_MS: Final = 20.0  # lower latencies are never slow
@@ -39,8 +39,8 @@ Latencies = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class VolumeLatency:
-    """Latest latencies of a volume in milliseconds. `slow` is a description if the volume is slow;
-    otherwise ""."""
+    """Latest mean latencies of a volume, in milliseconds per operation. `slow` is a description if
+    the volume is slow; otherwise ""."""
 
     read_ms: float = 0.0
     write_ms: float = 0.0
@@ -48,8 +48,8 @@ class VolumeLatency:
 
 
 def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
-    """Return, for each volume, whether it is slow in one window. Omit a volume if there is no other
-    volume to compare with. Pure."""
+    """Return, by volume id, whether the volume is slow in one window. Omit a volume if there is no
+    other volume to compare with. No I/O."""
     judged = {}
     for volume, own_ms in latencies.items():
         others = [value for name, value in latencies.items() if name != volume]
@@ -63,16 +63,16 @@ def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
 
 
 def is_lasting(windows: Sequence[bool]) -> bool:
-    """Return whether a volume was slow in at least SLOW_SHARE of at least WINDOWS_MIN windows.
-    Pure."""
+    """Return True if a volume was slow in at least SLOW_SHARE of at least WINDOWS_MIN windows. No
+    I/O."""
     return len(windows) >= WINDOWS_MIN and sum(windows) >= SLOW_SHARE * len(windows)
 
 
 def latencies_between(
     before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters]
 ) -> dict[str, Latencies]:
-    """Return the latencies in a window, by kind of operation and volume. Omit volumes with fewer
-    than COUNT_MIN operations. Pure."""
+    """Return the latencies in a window, by kind of operation and volume id. Omit volumes with fewer
+    than COUNT_MIN operations. No I/O."""
     found: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
     for volume in before.keys() & after.keys():
         old, new = before[volume], after[volume]

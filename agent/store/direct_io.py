@@ -191,9 +191,9 @@ def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bo
 def read_aligned(
     fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: ReadSplitting | None
 ) -> memoryview:
-    """Read the aligned range around the requested range; return a view of the requested one.
+    """Read the aligned range around the requested range; return a view of the requested range.
 
-    The view is shorter if the file ends before. Raise OSError.
+    The view is shorter if the file ends within the requested range. Raise OSError.
     """
     if length_bytes > CHUNK_BYTES_MAX:
         raise ValueError(f"a read of {length_bytes} bytes is larger than any chunk")

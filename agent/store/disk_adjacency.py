@@ -97,7 +97,7 @@ def _mapped(path: os.PathLike[str], offset: int = 0, length_bytes: int = 1 << 62
 
 def distance(bad: Sequence[Extent], extents: Iterable[Extent]) -> int:
     """Return the distance on the device, in bytes, between the nearest extents of the two lists; 0
-    if they touch. Neither list may be empty. Pure."""
+    if they touch. Neither list may be empty. No I/O."""
     return min(_between(one, other) for one in extents for other in bad)
 
 

@@ -1,7 +1,7 @@
 """Reports of failed store calls, which trigger checks of the volume or scans of the replica.
 
-A failed read is the first sign of a failing disk, and a client may meet it days before the next
-scan. The caller also gets the error.
+A failed read is the first sign of a failing disk, and a read by a client may fail days before the
+next scan. The report does not replace the error, which the caller gets as well.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Streaming verification of chunks: each chunk is verified at its last byte, without storing it.
 
 For CRC32C, one running CRC is compared with the combination of the windows' CRCs. For other
-checksum types, the chunk is stored until it is complete; these are rare, and at most 32 MiB. Pure:
-no disk, no socket.
+checksum types, which are rare, the chunk (at most 32 MiB) is stored until it is complete. No I/O.
 """
 
 from collections.abc import Iterator, Sequence
@@ -78,7 +77,7 @@ class StreamedChunks:
 
 
 def whole_crc(chunk: ChunkInfo) -> int:
-    """Return the CRC32C of the complete chunk, combined from those of its windows."""
+    """Return the CRC32C of the complete chunk, combined from the CRCs of its windows."""
     if len(chunk.window_checksums) == CRC_BYTES:
         return int.from_bytes(chunk.window_checksums)
     return combined(

@@ -54,8 +54,8 @@ class DeclaredDamage:
             self.places.add((item.local_id, item.offset))
 
     def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
-        """Return whether the source declared this chunk as damaged; `offset` -1 means the block's
-        row."""
+        """Return whether the source declared this chunk as damaged: in a finding, or because its
+        tree has no healthy chunk at `offset`. `offset` -1 means the block's row."""
         if (block_id, offset) in self.places or (block_id, -1) in self.places:
             return True
         if offset < 0:

@@ -1,7 +1,5 @@
-"""Incremental construction of a tree from arriving rows, so that little work remains at the end.
-
-Pure: no disk, no socket.
-"""
+"""Incremental construction of a tree from arriving rows, so that little work remains at the end. No
+I/O."""
 
 from collections.abc import Iterable
 

@@ -75,11 +75,11 @@ class ArrivingReplicas(Protocol):
     """Store for imported replicas: a `ReplicaStore`, or its wrapper for moves between volumes."""
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = ...) -> ReplicaImport:
-        """Reserve space. The caller ends the import with `finish_arrival`, and always with
-        `discard`."""
+        """Reserve space and return the import. The caller calls `finish_arrival` if all data
+        arrived, and `discard` in any case."""
 
     def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Commit an imported replica durably, and serve it."""
+        """Commit an imported replica durably, serve it, and return its facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

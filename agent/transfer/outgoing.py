@@ -54,7 +54,7 @@ READ_AHEAD_PARTS: Final = 4  # messages read ahead; one MiB each
 
 @dataclass(slots=True)
 class ReplicaExport:
-    """Export of one replica. One thread at a time uses it; reader threads work beside it."""
+    """Export of one replica. It is used by one thread at a time; its reads run in other threads."""
 
     store: ReplicaStore
     container_id: ContainerId
@@ -173,7 +173,7 @@ class ReplicaExport:
         yield from batch.taken()
 
     def _single(self, block_id: BlockId, row: bytes) -> Iterator[ExportPiece]:
-        """Divide one block that is large or has known damage."""
+        """Yield the pieces of one block that is large or has known damage."""
         is_damaged = block_id in self.damaged_block_ids
         actual = self._files.size_bytes(block_id)
         size = actual

@@ -1,7 +1,6 @@
 """Division of a replica's blocks into pieces, one per message of the stream.
 
-A piece has either several complete small blocks, or one range of a large block. Pure: no disk, no
-socket.
+A piece has either several complete small blocks, or one range of a large block. No I/O.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +48,8 @@ class ExportPiece:
 
 @dataclass(slots=True)
 class SmallBlockBatch:
-    """Small blocks that will be sent together."""
+    """Small blocks that will be sent together. `spread_bytes` is their size if each block is
+    aligned to a page."""
 
     ids: list[BlockId] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Declaration of a source before it sends its replica: a tree that matches its rows, and its
 damage.
 
-A replica under repair has rows that are newer than its tree. With the old tree, it would be
-inconsistent, and every target would refuse it. The source therefore builds the tree from the
+A replica under repair has rows that are newer than its tree. Every target would refuse these rows
+with the old tree, because they do not match. The source therefore builds the tree from the
 current rows, without the chunks that findings report as damaged. The target verifies every byte
 against the rows. Contradictions with peers are included, because the copy would otherwise not know
 them until its next reconcile.
@@ -68,7 +68,7 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
 def _unnamed(
     facts: ReplicaFacts, findings: Sequence[ScanFinding], without_row: Mapping[BlockId, int]
 ) -> list[ScanFinding]:
-    """Return findings for blocks without a row that the stored findings do not name."""
+    """Return a finding for each block without a row that no stored finding names."""
     named = {item.block_id for item in findings}
     return [
         replica_damage(

@@ -34,9 +34,12 @@ _TREE_STATE_NUMBERS: Final = frozenset(map(container_pb2.ReplicaState.Value, TRE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicator:
-    """Services for all copies that this datanode sends. `scan` scans a complete replica, and
-    returns whether the result was committed. If it was not, `on_damage` gets the container id and a
-    reason."""
+    """Services for all copies that this datanode sends.
+
+    `scan` scans a complete replica, and returns whether the result was committed. `on_damage` gets
+    the container id and a reason if that scan was not committed, or if the target still finds
+    undeclared damage after it.
+    """
 
     store: ReplicaStore
     leases: Leases
@@ -58,10 +61,10 @@ class Replicator:
     ) -> scm_pb2.ReplicateOutcome:
         """Send the replica of `container_id`, damaged or not. Raise SutureError if this fails.
 
-        Unknown damage is found by an immediate scan and declared in a second attempt, because the
-        replica may be the best one that exists. If the scan finds no damage but another root than
-        before, the rows have changed since they were written. The replica is then not sent, so that
-        the control plane can first compare the new root with the peers'.
+        If the target finds undeclared damage, scan the replica and send it once more with the
+        findings, because it may be the best replica that exists. If the scan finds no damage but
+        another root than before, the rows have changed since they were written. The replica is then
+        not sent, so that the control plane can first compare the new root with the peers'.
         """
         begun_s = self.monotonic_s()
         self.store.replica(container_id)  # raises before any call if there is no replica
@@ -180,7 +183,8 @@ class TransferProgress(Protocol):
 
 @dataclass(eq=False)
 class StallWatch:
-    """Detects a transfer that makes no progress."""
+    """Detects a transfer that makes no progress: no message was accepted for `stall_s` seconds, or
+    the target did not finish within `finish_s` seconds after the last message."""
 
     export: TransferProgress
     monotonic_s: Callable[[], float]

@@ -82,6 +82,6 @@ class _AlreadyLeased:
     share = hold
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return False."""
+        """Return False, because the caller already holds the container's lease."""
         del container_id
         return False

@@ -1,1 +1,1 @@
-"""Random samples of chunks, read from the media and judged one by one."""
+"""Random samples of chunks, read from the disks and judged one by one."""

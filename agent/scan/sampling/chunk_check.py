@@ -1,4 +1,4 @@
-"""Check of one chunk on its medium, judged as by a scan (`scanner.chunk_verdict`)."""
+"""Check of one chunk on its disk, judged as by a scan (`scanner.chunk_verdict`)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,13 +10,14 @@ from merkle.replica import BlockId, ChunkInfo, ContainerId
 from scanner.chunk_verdict import WITNESSES, ChunkJudgement, FirstRead, judge_chunk, read_failure
 from scanner.finding import ScanFinding, Verdict
 
-BAD_KEPT_MAX: Final = 1_000  # bad chunks that a result describes; it counts all
+BAD_KEPT_MAX: Final = 1_000  # damaged chunks that a result lists; further ones are only counted
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCheck:
-    """Result of the check of one chunk. `judgement` is None for an intact chunk. `is_decided` is
-    False if no two reads agreed, or the host was short of a resource."""
+    """Result of the check of one chunk. `judgement` is None unless the chunk is damaged.
+    `is_decided` is False if repeated reads or the checksum libraries disagreed, or a read failed
+    for a transient reason."""
 
     bytes_read: int
     judgement: ChunkJudgement | None = None
@@ -35,11 +36,11 @@ class PlacedChunk:
         return self.place.size_bytes()
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read from the medium."""
+        """Read from the disk, past the page cache. A missing file counts as an empty file."""
         return memoryview(self.reread_past_cache(offset, length_bytes))
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read from the medium. A missing file counts as an empty one."""
+        """Read from the disk, past the page cache. A missing file counts as an empty file."""
         try:
             return self.place.read_past_cache(offset, length_bytes)
         except FileNotFoundError:
@@ -67,7 +68,7 @@ def check_chunk(place: BlockBytes, chunk: ChunkInfo) -> ChunkCheck:
         judgement = judge_chunk(medium, chunk, first, WITNESSES)
     except OSError:
         return ChunkCheck(bytes_read, is_decided=False)
-    if judgement.verdict is Verdict.SUSPECT_HOST:  # a decided chunk is intact on the medium
+    if judgement.verdict is Verdict.SUSPECT_HOST:  # if decided, the chunk is intact on the disk
         return ChunkCheck(bytes_read, is_decided=judgement.is_decided)
     return ChunkCheck(bytes_read, judgement)
 

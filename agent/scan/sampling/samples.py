@@ -1,8 +1,8 @@
-"""Random samples of this agent's chunks, read from the media at the pace of scans.
+"""Random samples of this agent's chunks, read from the disks at the pace of scans.
 
-Each committed chunk with a checksum is equally likely. A chunk that disappears or is rewritten
-between count and read is counted separately, not as part of the sample. A replica with a bad chunk
-is scanned. The sample itself neither records damage nor repairs.
+Each committed chunk with a checksum has the same probability. A chunk that disappears or is
+rewritten between count and read is counted separately, not as part of the sample. If a chunk is
+damaged, a scan of its replica is requested. The sample itself records and repairs no damage.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ def has_sums(chunk: ChunkInfo) -> bool:
 
 @dataclass(slots=True)
 class _Paces:
-    """The pace of each volume, as for a scan that a caller waits for."""
+    """The pace of each volume, the same as for a scan for which a caller waits."""
 
     made: Callable[[str], ScanPace]
     is_over: Callable[[], bool]
@@ -110,7 +110,11 @@ class ChunkSampler:
     def _replica(
         self, container_id: ContainerId, wanted: deque[int], result: SampleResult, paces: _Paces
     ) -> Iterator[None]:
-        """Count the chunks of one replica, and read the drawn ones; yield after each."""
+        """Count the chunks of one replica and read its drawn chunks; yield after each step.
+
+        `wanted` has the indexes of the drawn chunks, counted over all replicas. The indexes of this
+        replica are removed from it.
+        """
         left_count = 0
         try:
             count = self._count(container_id, result)
@@ -135,7 +139,8 @@ class ChunkSampler:
             result.note_unread(f"container {container_id}: {error}")
 
     def _count(self, container_id: ContainerId, result: SampleResult) -> int:
-        """Return the number of chunks with checksums; record chunks without, and damaged rows."""
+        """Return the number of chunks with checksums. Count the chunks without checksums and the
+        damaged rows in `result`."""
         count = 0
         for block_id, row in self.store.view(container_id).block_rows():
             try:
@@ -173,7 +178,8 @@ class ChunkSampler:
         result: SampleResult,
         pace: Callable[[int], None],
     ) -> None:
-        """Read one chunk. If it seems bad, read it again under the replica's lease."""
+        """Read one chunk and record its check in `result`. If the chunk seems damaged, or its check
+        is undecided, repeat the check under the replica's lease."""
         try:
             spot = self._checked(container_id, block_id, chunk)
             if spot is not None and (spot.judgement is not None or not spot.is_decided):
@@ -188,13 +194,13 @@ class ChunkSampler:
         now_ms = self.clock.now_ms()
         record_check(result, spot, container_id, block_id, chunk, now_ms=now_ms)
         if spot.judgement is not None:
-            self.request_scan(container_id)  # a full queue: the background scan finds the damage
+            self.request_scan(container_id)  # if the queue is full, the background scan finds it
 
     def _checked(
         self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
     ) -> ChunkCheck | None:
-        """Read a chunk at its current location; None if the block no longer has it. Raise
-        SutureError."""
+        """Return the check of a chunk at its current location; None if the block no longer has the
+        chunk. Raise SutureError."""
         readable = self.store.view(container_id).readable(block_id)
         if chunk not in readable.block.chunks:
             return None

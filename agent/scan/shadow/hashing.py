@@ -113,7 +113,8 @@ class ShadowHashing:
         return len(data) == chunk.length_bytes and sums == chunk.window_checksums
 
     def differed(self, container_id: ContainerId, places: list[str]) -> None:
-        """Count and log a scan with two different results."""
+        """Count and log a scan whose findings disagree with the second checksums of these
+        places."""
         with self._lock:
             self.difference_count += 1
         self._on_difference()
@@ -200,11 +201,11 @@ class ShadowedReader:
         return self._reader.container_id
 
     def open_block(self, block_id: BlockId) -> BlockFileReader:
-        """Open a block's file."""
+        """Open a block's file. A sample of its reads is hashed twice."""
         return _ShadowedBlock(self, self._reader.open_block(block_id), block_id)
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block."""
+        """Read a small block, and hash it twice if the read is selected."""
         view = self._reader.read_whole(block_id, length_bytes)
         self.shadow_check(block_id, 0, view)
         return view
@@ -224,13 +225,13 @@ class _ShadowedBlock:
         return self._file.size_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read into a reused buffer."""
+        """Read into a reused buffer, and hash the data twice if the read is selected."""
         view = self._file.read(offset, length_bytes)
         self._shadowed.shadow_check(self._block_id, offset, view)
         return view
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read the medium again, past the page cache."""
+        """Read from the disk again, past the page cache. Such reads are not hashed twice."""
         return self._file.reread_past_cache(offset, length_bytes)
 
     def close(self) -> None:
