@@ -23,7 +23,7 @@ from suture.runtime.file_kinds import no_file
 T = TypeVar("T")
 
 ALIGNMENT_BYTES: Final = 4096  # for O_DIRECT (offset, length, memory); a multiple of any sector
-DIRECT_BYTES_MIN: Final = 512 * 1024  # for shorter writes, one after another, the disk is slower
+DIRECT_BYTES_MIN: Final = 512 * 1024  # shorter writes, one by one, are slower with O_DIRECT
 REREADS_MAX: Final = 3  # attempts to get two equal reads of bytes that may be restored
 ABSENT: Final = -1
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -84,8 +84,7 @@ def read(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes in the range of a file, given its directory and name; otherwise as
-    `read`."""
+    """Return the same as `read`, for a file given by its directory and name."""
     fd = _open_in(directory, name, os.O_RDONLY)
     try:
         data = os.pread(fd, length_bytes, offset)
@@ -248,8 +247,9 @@ def create(name: str, directory_fd: int) -> int | None:
 
 
 def check_single(fd: int) -> None:
-    """Raise OSError if the file has more than one hard link, because its bytes may belong to
-    something else. `agent.store.replica.path_conflicts` gives such a block a file of its own."""
+    """Raise OSError if the file has more than one hard link, because a write would also change the
+    file under its other names. `agent.store.replica.path_conflicts` gives such a block a file of
+    its own."""
     names = os.fstat(fd).st_nlink
     if names > 1:
         raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")
@@ -274,8 +274,8 @@ def _truncate_append(fd: int, path: Path, offset: int, *, created: bool) -> None
 
 
 def overwrite(path: Path, data: bytes, offset: int) -> None:
-    """Write `data` durably over existing bytes, or at the end of the file. Raise OSError, or
-    `RefusedError(CHUNK_GAP)` if it would leave a hole."""
+    """Write `data` durably over existing bytes, or at the end of the file. Raise OSError if the
+    write fails, or `RefusedError(CHUNK_GAP)` if the write would leave a hole."""
     overwrite_pieces(path, [(offset, data)])
     sync_directory(path.parent)
 
@@ -311,9 +311,11 @@ def _write_piece(fd: int, data: bytes, offset: int) -> None:
 
 
 def _write_direct(fd: int, data: bytes, offset: int) -> bool:
-    """Write a long piece past the page cache, where new pages take longer than the disk. Return
-    whether the piece was written: it must be aligned, and the file system must support O_DIRECT.
-    Raise OSError."""
+    """Write a long piece past the page cache, because new cache pages cost more time than the disk.
+
+    Return True if the piece was written. Return False if it is short or not aligned, or if the file
+    system does not support O_DIRECT. Raise OSError.
+    """
     if len(data) < DIRECT_BYTES_MIN or (offset | len(data)) % ALIGNMENT_BYTES:
         return False
     memory = _aligned(len(data))

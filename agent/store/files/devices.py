@@ -47,7 +47,8 @@ def disks_of(device: Path) -> list[str]:
 
 
 def counts_of(device: Path) -> DiskCounters | None:
-    """Return the kernel's counters of a block device; None if it has none."""
+    """Return the kernel's counters of a block device; None if the device has no readable
+    counters."""
     try:
         fields = [int(word) for word in (device / "stat").read_text().split()]
     except (OSError, ValueError):

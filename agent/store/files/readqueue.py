@@ -3,8 +3,8 @@
 Reading small files one by one costs a disk request, an interrupt and two thread switches each,
 which is several times the cost of processing their bytes. Reads submitted together reach the disk
 together, and the disk merges adjacent ones. Large files are read ahead without a thread. glibc has
-no functions for these system calls, so they are called by number. Raise OSError if the architecture
-or the kernel does not support them.
+no functions for these system calls, so they are called by number. `ReadQueue` raises OSError if the
+architecture or the kernel does not support them.
 """
 
 import ctypes
@@ -30,8 +30,8 @@ PREAD: Final = 0  # IOCB_CMD_PREAD, the value of a zeroed request
 INTERRUPTED: Final = -errno.EINTR
 
 Read: TypeAlias = tuple[int, int, int, int]
-"""A descriptor opened with O_DIRECT, the address of page-aligned memory, its size in bytes, and
-the page-aligned offset in the file."""
+"""One read: (file descriptor opened with O_DIRECT, address of page-aligned memory, size of this
+memory in bytes, page-aligned offset in the file)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,8 +153,8 @@ class FileWriter:
                 os.close(fd)
 
     def begin(self, name: str, size_bytes: int) -> int:
-        """Create a file for `size_bytes` of appended data; return how many of them are already
-        allocated on disk. Raise OSError."""
+        """Create a file to which `size_bytes` will be appended. Return `size_bytes` if this space
+        was allocated on the disk, otherwise 0. Raise OSError."""
         assert self._fd < 0, "one file at a time"
         self._fd = _open_direct(name, self._directory_fd)
         self._written = self._filled = 0
@@ -174,7 +174,7 @@ class FileWriter:
 
     def end(self) -> None:
         """Write the remaining bytes and close the file, in the background. A large file is synced
-        before."""
+        before it is closed."""
         self._behind.make_room(WRITES_MAX - 1)  # if this raises, `abandon` closes the file
         self._syncs.make_room(SYNCS_MAX - 1)
         before = self._behind.under_way()

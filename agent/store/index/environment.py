@@ -57,8 +57,8 @@ class Index:
         check_whole: bool = True,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Check the index file, then open it. `check_whole` is the `whole` of `check_index`. Raise
-        `VolumeFailed` if it is damaged."""
+        """Check the index file, then open it. With `check_whole`, check a large file completely,
+        too. Raise `VolumeFailed` if the file is damaged."""
         check_index(path, key_bytes=KEY_BYTES, whole=check_whole)
         self._path = path
         self._file = path / DATA_FILE

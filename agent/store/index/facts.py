@@ -40,8 +40,8 @@ _KNOWN_OF: Final = attrgetter(*_KNOWN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeFacts:
-    """Facts about a volume. `used_bytes` is the data of its replicas. `error` is why a volume
-    failed."""
+    """Facts about a volume. `used_bytes` is the data of its replicas. `error` is the reason if the
+    volume has failed; otherwise ""."""
 
     volume_id: str
     path: Path
@@ -82,8 +82,9 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class ScanBase:
-    """State of a replica when its scan began. `commit_scan` rejects the scan if `generation` has
-    changed. `doubts` counts the scans whose reads failed."""
+    """State of a replica when its scan began. `commit_scan` rejects the scan if the replica's
+    generation is no longer `generation`. `doubts` counts the scans of the replica whose reads
+    failed."""
 
     generation: int
     facts: ReplicaFacts

@@ -5,7 +5,7 @@
                          footer: magic, version, count, offset and CRC32C of the table; its CRC32C
 
 The index rows, not the table, decide which blocks are in the pack. A block leaves a pack when its
-row is deleted; the table does not change. The table is used if the index is lost. Pure;
+row is deleted; the table does not change. The table is used if the index is lost. No I/O;
 docs/DISK_FORMAT.md describes both formats.
 """
 
@@ -39,7 +39,7 @@ U32s = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class PackedPlace:
-    """Range of a block in its pack."""
+    """Range of a block in its pack, in bytes."""
 
     offset: int
     length_bytes: int
@@ -47,7 +47,10 @@ class PackedPlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedBlocks:
-    """Blocks of one pack by ascending id, as three columns of equal length."""
+    """Blocks of one pack by ascending id, as three columns of equal length.
+
+    `pages` has the number of the page at which each block begins, and `lengths` its bytes.
+    """
 
     block_ids: U64s
     pages: U32s
@@ -60,7 +63,8 @@ class PackedBlocks:
 
     @classmethod
     def side_by_side(cls, block_ids: Sequence[int], lengths: Sequence[int]) -> Self:
-        """Return the ranges of blocks that are written one after the other, by ascending id."""
+        """Return blocks of these lengths in bytes, each on the first page after the block
+        before."""
         sizes = np.array(lengths, np.uint32)
         ends = np.cumsum(-(-sizes.astype(np.int64) // PAGE_BYTES))
         pages = np.concatenate([np.zeros(1, np.int64), ends])[: len(sizes)]

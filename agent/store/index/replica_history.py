@@ -26,12 +26,13 @@ KEPT_COUNT: Final = 64  # entries per replica; the newest are kept
 FAULTS_TOLD_MAX: Final = 3
 _KEY: Final = struct.Struct(">QI")  # container, entry number
 _HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
-"""Start of an entry's row."""
+"""Matches the start of an entry's row; group 1 is `at_ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """State of a replica after one change. `root` is None if it had no tree. `reason` is a text."""
+    """State of a replica after one change. `root` is None if the replica had no tree. `reason` is a
+    text that explains the change."""
 
     at_ms: int
     state: ReplicaState
@@ -91,8 +92,8 @@ def tombstones(row: ReplicaRow | None) -> int:
 
 
 def was_repaired(before: ReplicaRow | None, after: ReplicaRow) -> bool:
-    """Return whether data has changed since the previous tree, because each repair increments the
-    generation."""
+    """Return True if the replica was repaired after its previous tree was built. Each repair
+    increments the replica's generation, which is then higher than the tree's."""
     if before is None or before.tree is None or after.tree is None:
         return False
     return before.generation > before.tree.generation
@@ -172,7 +173,7 @@ def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) ->
 def count_findings(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int) -> tuple[int, int]:
     """Return how many findings appeared and how many disappeared since `since_ms`.
 
-    They are the differences between successive entries of a replica. An entry whose predecessor is
+    The numbers are computed from successive entries of each replica. An entry whose predecessor is
     damaged or no longer kept counts as no difference. As in `newest`, few rows are decoded.
     """
     found_count = resolved_count = 0

@@ -31,7 +31,7 @@ KEY_BYTES: Final = {
     "journal": 25, "cursors": 8, "history": 12, "packed": 16, "doubts": 8,
 }  # fmt: skip
 NO_BCSID: Final = Bcsid(0)
-ALONE: Final = -1  # `kept_bytes` of an entry whose quarantine copy has no other chunks
+ALONE: Final = -1  # `kept_bytes` of an entry whose quarantine copy has only its own chunk
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # upper limit of the count
 _SEAL: Final = struct.Struct(">I")
 _WORDS: Final = ("version", "state", "former_state", "algorithm")  # one byte each
@@ -214,7 +214,7 @@ def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
 
 
 def encode_finding(finding: ScanFinding) -> bytes:
-    """Return the row of one finding. Its key has the container."""
+    """Return the row of one finding. The container id is not in the row, but in its key."""
     fields = (
         finding.verdict,
         finding.fault,
@@ -260,8 +260,8 @@ class InstallEntry:
     """Journal entry: the bytes of one chunk are being overwritten.
 
     `data_checksum` (CRC32C) identifies the new bytes. `quarantine` is the name of the copy of the
-    old bytes; "" if they were unreadable. `old_length_bytes` is the length of the file; -1 if there
-    was none.
+    old bytes; "" if they were unreadable. `old_length_bytes` is the length of the file before the
+    overwrite; -1 if there was no file.
 
     In a batch, one copy has the old bytes of all chunks. The old bytes of this chunk are
     `kept_bytes` long and begin at `kept_start`. `old_length_bytes` then is the length after the

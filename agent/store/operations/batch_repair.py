@@ -129,8 +129,8 @@ def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> fro
 def _plain_blocks(
     rows: IndexView, replica: ReplicaHandle, offers: Sequence[OfferedChunk]
 ) -> dict[BlockId, _Block]:
-    """Return the blocks of `offers`, without packed, deleted and obstructed ones. A block may have
-    no file yet."""
+    """Return the state of the blocks in `offers`. Omit deleted and packed blocks, and blocks whose
+    path is not a regular file with one hard link. A block may have no file yet."""
     container_id = replica.container_id
     paths = replica.paths
     found: dict[BlockId, _Block] = {}

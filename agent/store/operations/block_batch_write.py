@@ -69,7 +69,7 @@ class _CompleteBlock:
 @dataclass(eq=False)
 class NewBlocks(ReplicaHandle):
     """New blocks of one client call, for one container. One thread uses it, and calls `discard` at
-    the end. `submit` runs writes of large blocks beside that thread."""
+    the end. `submit` runs writes of large blocks in other threads."""
 
     submit: Submit | None
     _growing: _PartialBlock | None = field(default=None, init=False)

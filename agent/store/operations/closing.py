@@ -85,9 +85,9 @@ def close_replica(replica: ReplicaHandle, *, bcsid: int, force: bool) -> None:
 
     A replica below the control plane's BCSID becomes QUASI_CLOSED, unless `force` is set. CLOSED
     and UNHEALTHY replicas keep their state. With `force`, a RECOVERING or QUASI_CLOSED replica
-    adopts `bcsid` if it is higher. A reconstructed replica needs this, because the last blocks may
-    have been deleted, so its own BCSID would be lower than its sources'. For a QUASI_CLOSED
-    replica, the missing commits were abandoned or never acknowledged.
+    adopts `bcsid` if it is higher. A reconstructed replica needs this: if the last blocks were
+    deleted, its own BCSID is lower than its sources'. For a QUASI_CLOSED replica, the missing
+    commits were abandoned or never acknowledged.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:

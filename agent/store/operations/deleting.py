@@ -42,7 +42,7 @@ from suture.runtime.durable import (
     sync_directory,
 )
 
-GRAVES_MAX: Final = 1_000  # per check of a volume
+GRAVES_MAX: Final = 1_000  # deleted replicas whose files one check of a volume removes
 GRAVES_FAILED_MAX: Final = 3  # each failure may take half a minute on a failing disk
 
 
@@ -381,8 +381,9 @@ def finish_delete(volume: Volume, container_id: ContainerId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """Result of a retry to remove deleted replicas' files: the number of removed replicas, the
-    remaining paths with failed ones last, and the first failure's reason."""
+    """Result of a retry to remove the files of deleted replicas: the number of removed replicas,
+    the remaining paths, and the reason of the first failure. Paths whose removal failed are
+    last."""
 
     removed_count: int
     left: tuple[Path, ...]
@@ -390,9 +391,9 @@ class PurgeResult:
 
 
 def purge_deleted(volume: Volume, known: Collection[Path]) -> PurgeResult:
-    """Remove the remains of deletes. `known` has the paths that the last check found. Only these
-    are removed, because a delete of newer ones may be running. Stop after a few failures. Raise
-    VolumeFailed if the directory cannot be listed."""
+    """Remove the remaining files of deleted replicas. `known` has the paths that the last check
+    found. Only these are removed, because newer paths may belong to a running delete. Stop after a
+    few failures. Raise VolumeFailed if the directory cannot be listed."""
     with disk_errors(volume.layout.deleting):
         found = set(volume.layout.deleting.iterdir())
     old = [grave for grave in known if grave in found]

@@ -64,8 +64,9 @@ class LocalReplicaView(ReplicaHandle):
     """Handle for reads of one replica. No lease is needed."""
 
     def block(self, block_id: BlockId) -> BlockData:
-        """Return a committed block. Raise `RefusedError`: NO_SUCH_BLOCK, or BLOCK_NOT_COMMITTED.
-        Raise `UnavailableError` if its row is damaged."""
+        """Return a committed block. Raise `RefusedError(BLOCK_NOT_COMMITTED)` if it has only
+        uncommitted chunks, `RefusedError(NO_SUCH_BLOCK)` if there is none, and `UnavailableError`
+        if its row is damaged."""
         return self.readable(block_id).block
 
     @reports_failures
@@ -201,8 +202,7 @@ class LocalReplicaView(ReplicaHandle):
 
 
 def damaged_block(container_id: ContainerId, damage: DamagedData) -> UnavailableError:
-    """Return the error for a block whose row is damaged. It tells the caller to read another
-    replica."""
+    """Return the error for a block whose row is damaged. Its hint is to read another replica."""
     return UnavailableError(
         Code.UNAVAILABLE,
         f"container {container_id}: {damage}",
@@ -248,7 +248,7 @@ def finding_counts(volume: Volume, *, since_ms: int) -> tuple[int, int]:
 
 
 def facts_or_failure(volume: Volume) -> VolumeFacts:
-    """Return the facts of a volume. If its disk returns an error, return those of a failed
+    """Return the facts of a volume. If its disk returns an error, return the facts of a failed
     volume."""
     try:
         return volume_facts(volume)

@@ -144,7 +144,7 @@ class ExportFiles:
 class WholeFiles:
     """Small files, each read completely and many at once. The first reads start at construction.
 
-    Used by one thread. Its memory contains the data until `close`.
+    Used by one thread. The results are views of its memory, which is valid until `close`.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class ReadsAhead:
         return self._queue is not None
 
     def close(self) -> None:
-        """Return the queue."""
+        """Return the queue for reuse. No read may be running."""
         assert not self._under_way, "their memory would be written to later"
         if self._queue is not None:
             self._files.give_back_queue(self._queue)

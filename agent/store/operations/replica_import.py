@@ -100,7 +100,8 @@ class _SpaceReservation:
 @dataclass(slots=True)
 class ReplicaImports:
     """The running imports. No lock is needed, because single operations on a dict are atomic. If
-    two imports claim the last space, both may be refused, but never are both admitted."""
+    two imports claim the last space at the same time, at most one is admitted, and possibly
+    none."""
 
     options: StoreOptions
     _claims: dict[ContainerId, _SpaceReservation] = field(default_factory=dict)

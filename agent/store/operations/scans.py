@@ -168,7 +168,7 @@ def differs(before: TreeSummary | None, after: TreeSummary | None) -> bool:
 
 
 def _is_without_place(error: SutureError) -> bool:
-    """Return whether the tree file was not written because its directory is unusable or the disk is
+    """Return True if the tree file was not written because its directory is unusable or the disk is
     full."""
     return isinstance(error, BlockFailed) or error.code is Code.DISK_OUT_OF_SPACE
 

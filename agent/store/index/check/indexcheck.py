@@ -51,9 +51,10 @@ from suture.runtime.durable import open_file, raise_shortage
 
 SMALL_BYTES: Final = 256 * 1024**2  # takes two seconds to read
 BATCH_PAGES: Final = 1024  # pages read and checked at once
-UNWRITTEN_PAGES_MAX: Final = 2**20  # LMDB has at most an eighth of it in memory at once
-"""If a transaction allocates and frees pages at the end, they are counted as free but not written.
-A valid file may therefore be shorter than its page count; it is then checked completely."""
+UNWRITTEN_PAGES_MAX: Final = 2**20  # 8 times the dirty pages that LMDB keeps in memory at once
+"""Maximum number of pages that may be missing at the end of a valid file. If a transaction
+allocates and frees pages at the end, they are counted as free but not written. A file that is
+shorter than its page count is checked completely."""
 TRANSACTION_KEY_BYTES: Final = 8  # keys of the database of free pages
 HINT: Final = (
     "check the disk and the kernel's log, then restart the agent; if the disk is lost, replace it: "
@@ -62,11 +63,11 @@ HINT: Final = (
 
 
 def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = False) -> int:
-    """Check an index; return the number of bytes read, 0 if it does not exist yet.
+    """Check an index file; return the number of bytes read, 0 if the file does not exist yet.
 
     `key_bytes` has the key length of each named database. A file larger than SMALL_BYTES is checked
     completely only if `whole`; otherwise only its meta pages and roots. Raise `VolumeFailed`,
-    naming file and page, if it is damaged.
+    naming the file and the page, if the index is damaged.
     """
     file = directory / DATA_FILE
     try:

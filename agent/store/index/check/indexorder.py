@@ -18,11 +18,13 @@ _LOWEST: Final = b""
 
 
 class KeyOrder:
-    """Keys of one database, level by level from its root. `_lows` has the lower bound of each page
-    of the current level, taken from the level above."""
+    """Checks the order of the keys of one database, level by level from its root.
+
+    `_lows` has the lower bound of the keys of each page of the current level, from the level above.
+    """
 
     def __init__(self, key_bytes: int, *, is_native: bool) -> None:
-        """`is_native` means that keys are numbers in this machine's byte order, not big-endian."""
+        """`is_native` is True if keys are numbers in this machine's byte order, not big-endian."""
         self._key_bytes = key_bytes
         self._is_native = is_native
         self._lows: Keys = self._made(1)

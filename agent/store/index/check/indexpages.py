@@ -139,14 +139,14 @@ def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min
 
 
 def children(pages: Bytes, nodes: PageNodes) -> Numbers:
-    """Return the child pages of branches."""
+    """Return the number of the child page of each node; the nodes must be of branch pages."""
     flat, first = pages.reshape(-1).view(np.uint16), nodes.at // 2
     low, high, top = (flat[first + word].astype(np.int64) for word in range(3))
     return np.asarray(low | high << 16 | top << 32, dtype=np.int64)
 
 
 def numbers_at(pages: Bytes, at: Numbers) -> npt.NDArray[np.uint64]:
-    """Return the u64 at each offset, aligned or not."""
+    """Return the u64 at each offset in `at`. The offsets need not be aligned."""
     gathered = pages.reshape(-1)[at[:, None] + np.arange(8)]
     return np.ascontiguousarray(gathered).view(np.uint64)[:, 0]
 
