@@ -232,7 +232,7 @@ class ReplicaStore:
 
     def begin_blocks(self, container_id: ContainerId, submit: Submit | None = None) -> NewBlocks:
         """Begin to receive complete new blocks of a container. The caller ends the call with
-        `discard`. `submit` runs writes beside the caller's thread."""
+        `discard`. `submit` runs writes in other threads."""
         volume = self._volume(container_id)
         return NewBlocks(volume, self._options, container_id, self.on_trouble, submit)
 

@@ -186,7 +186,8 @@ class StoreReplicaReader:
         return self._read_whole_slowly(block_id, length_bytes) if view is None else view
 
     def _read_packed(self, block_id: BlockId, packed: PackedPlace, length_bytes: int) -> memoryview:
-        """Return a block from a window of the pack, which is read in one call."""
+        """Return a packed block from a window of the pack. Read the window in one call if it does
+        not contain the block yet."""
         start = packed.offset - self._window_offset
         if not 0 <= start <= start + packed.length_bytes <= len(self._window):
             if self._pack_fd == ABSENT_FD or packed.offset < self._apart_until:

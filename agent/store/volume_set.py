@@ -217,7 +217,8 @@ def _has_row(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def _served_by_a_start(volume: Volume, container_ids: Sequence[ContainerId]) -> list[ContainerId]:
-    """Return the containers whose replica on the volume a start would serve unchanged."""
+    """Return those of the containers whose replica on this volume would be served unchanged after a
+    start."""
     found = []
     with suppress(SutureError), volume.index.read() as rows:
         for container_id in container_ids:

@@ -139,7 +139,8 @@ def known_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -
 def checked_chunk(
     options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: Buffer
 ) -> ChunkInfo:
-    """Return the chunk to record. Raise RefusedError if `data` does not match its length or
+    """Return the chunk to record. Raise RefusedError if `data` does not match the chunk's length or
+
     checksums.
 
     A chunk without a checksum type gets CRC32C, because stored data must be verifiable.
@@ -228,10 +229,11 @@ def place_chunk(
     chunk: ChunkInfo,
     is_there: Callable[[], bool],
 ) -> ChunkPlacement:
-    """Return the chunk's placement. Raise `RefusedError`: CHUNK_GAP if it would leave a hole,
-    OVERLAPPING_CHUNK if it overlaps recorded data.
+    """Return where the chunk belongs among the recorded chunks of its block.
 
-    `is_there` returns whether the disk has these bytes. It is called for chunks without checksums.
+    Raise `RefusedError`: CHUNK_GAP if the chunk would leave a hole, OVERLAPPING_CHUNK if it
+    overlaps recorded data. `is_there` returns whether the disk has these bytes. It is called for
+    chunks without checksums.
     """
     if chunk.offset == known.end:
         return ChunkPlacement.END
@@ -272,7 +274,7 @@ def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: Block
     """Return the block to record by a commit, with every chunk exactly as it was written.
 
     `written` has the uncommitted chunks by offset. Raise `RefusedError` for the first chunk that is
-    out of order, was never written, or was written with other checksums. Raise it, too, if the
+    out of order, was never written, or was written with other checksums. Also raise it if the
     commit is shorter than the committed block.
     """
     check_commit(known, block)

@@ -143,8 +143,8 @@ class ReplicaWriter(ReplicaHandle):
 def forget_unrecorded(
     volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int
 ) -> None:
-    """Truncate a block file to `offset` after the index failed to record the rest. Do nothing
-    unless the index confirms that the rest is not recorded."""
+    """Truncate a block file to `offset`, because the index failed to record the bytes after it. Do
+    this only if the index confirms that these bytes are not recorded."""
     with suppress(SutureError), volume.index.read() as rows:
         if known_block(rows, container_id, block_id).end == offset:
             blockfile.forget_tail(volume.paths(container_id).block_file(block_id), offset)

@@ -28,7 +28,7 @@ from suture.runtime.durable import error_of
 
 @dataclass(frozen=True, slots=True)
 class OpenResult:
-    """Result of opening the volumes."""
+    """Result of opening the volumes. `shelf` is the result of their recovery."""
 
     volumes: Sequence[Volume]
     shelf: StartupResult

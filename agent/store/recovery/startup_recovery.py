@@ -304,7 +304,8 @@ def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId
 
 
 def entries_of(group: Path) -> Iterator[tuple[str, bool]]:
-    """Yield each name in a directory with whether it is a link, without a call per entry."""
+    """Yield (name, True if it is a symbolic link) for each entry of a directory, without a system
+    call per entry."""
     if group.is_dir():
         with os.scandir(group) as entries:
             for entry in entries:

@@ -109,8 +109,8 @@ def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> Replic
 
 
 def set_aside_existing(volume: Volume, container_id: ContainerId) -> None:
-    """Quarantine what exists at the path of a new replica. It has no row, so it was never
-    reported; it may be the remains of a failed creation. Raise OSError or SutureError."""
+    """Move an object at the path of a new replica to quarantine. The object has no row, so it was
+    never reported; it may be the remains of a failed creation. Raise OSError or SutureError."""
     root = volume.paths(container_id).root
     if _facts(root) is not None:
         put_aside(volume, container_id, NO_BLOCK, root)

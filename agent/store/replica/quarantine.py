@@ -59,8 +59,8 @@ class QuarantineEntry:
 
 
 class QuarantinedRange(NamedTuple):
-    """Part of a batch's quarantined file: `length_bytes` of a block at `offset`, found at
-    `start`."""
+    """Part of a batch's quarantined file: the bytes `[offset, offset + length_bytes)` of a block,
+    which begin at `start` in the file."""
 
     block_id: BlockId
     offset: int
@@ -171,7 +171,8 @@ def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
 
 
 def _write_content(layout: VolumeLayout, name: str, write: Callable[[Path], None]) -> None:
-    """Create the .bytes file, whose durable content `write` writes to a temporary file."""
+    """Create the .bytes file. `write` writes its content durably to a temporary file, which is then
+    renamed."""
     target = content_path(layout, name)
     temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
     with block_errors(target):

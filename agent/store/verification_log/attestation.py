@@ -1,4 +1,4 @@
-"""Attestation for auditors, computed from a verification log whose chain is intact. Pure.
+"""Attestation for auditors, computed from a verification log whose chain is intact. No I/O.
 
 It lists the verified replicas with times, and counts failures, repairs and deletes of a period. It
 states only facts of the log. A replica that was not read in the period is in no list. The number of

@@ -1,4 +1,4 @@
-"""Hash chain of the verification log: encoding of entries, and detection of gaps. Pure.
+"""Hash chain of the verification log: encoding of entries, and detection of gaps. No I/O.
 
     <sha256 of the body, hex> <body>\\n        body: JSON, one line
         {"n":7,"prev":"<sha256 of entry 6>","at_ms":...,"kind":"verdict","container_id":5,...}

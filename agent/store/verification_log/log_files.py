@@ -79,8 +79,8 @@ class _Tail:
 class VerificationLog:
     """Appends to the log of one volume. Thread-safe.
 
-    Find the end of the log, and truncate a partial line. `about` identifies the log at the
-    start of each file. Files whose entries are all older than `keep_ms` are removed; 0 =
+    Construction finds the end of the log, and truncates a partial line. `about` identifies the log
+    at the start of each file. Files whose entries are all older than `keep_ms` are removed; 0 =
     never.
     """
 

@@ -72,8 +72,8 @@ def newest_state(layouts: Sequence[VolumeLayout]) -> NodeState:
 def write_state(
     layouts: Sequence[VolumeLayout], state: NodeState, *, is_everywhere: bool = True
 ) -> None:
-    """Write the state durably to every volume, or (`is_everywhere` False) to the first that works.
-    Raise the last error if no volume could be written."""
+    """Write the state durably to every volume. If `is_everywhere` is False, stop after the first
+    volume that is written. Raise the last error if no volume could be written."""
     failure: SutureError | None = None
     written_count = 0
     for layout in layouts:

@@ -34,7 +34,7 @@ def free_places(layout: VolumeLayout) -> None:
 
 
 def free_place(path: Path, belongs: Callable[[int], bool]) -> None:
-    """Rename the object at `path` unless its mode `belongs` there. Raise SutureError."""
+    """Rename the object at `path` if `belongs` returns False for its mode. Raise SutureError."""
     with disk_errors(path):
         try:
             mode = path.lstat().st_mode

@@ -1,7 +1,7 @@
 """A volume: formatted once, and used by one process at a time.
 
-The lock is the kernel's (flock), so it ends with its process in any case. The lock file names the
-process, for the error message of a second one.
+The kernel holds the lock (flock), and releases it when its process ends. The lock file names the
+process, for the error message that a second process gets.
 """
 
 import fcntl
@@ -340,8 +340,9 @@ def replica_count(volume: Volume) -> int:
 
 
 def choose_volume(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
-    """Return the volume for a new replica. Raise `UnavailableError(DISK_OUT_OF_SPACE)` if none has
-    more free space than the reserve."""
+    """Return the volume for a new replica: of the volumes with nearly the most free space, the one
+    with the fewest replicas. Raise `UnavailableError(DISK_OUT_OF_SPACE)` if none has more free
+    space than the reserve."""
     available_bytes = {volume: volume.available_bytes() for volume in volumes}
     most_bytes = max(available_bytes.values(), default=-1)
     if most_bytes < reserve_bytes:
@@ -367,8 +368,8 @@ def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> Non
 
 
 def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """Raise BlockFailed if the data would leave less than the reserve free, because other, smaller
-    blocks may still fit."""
+    """Raise BlockFailed, not UnavailableError, if the data would leave less than the reserve free,
+    because smaller blocks may still fit."""
     try:
         check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
     except UnavailableError as error:

@@ -27,7 +27,7 @@ LOST_AND_FOUND: Final = "lost+found"  # directory of a new ext4 file system
 
 @dataclass(frozen=True, slots=True)
 class VolumeRegistry:
-    """The volume id at each path. `version` 0 = no volume has a registry. `added` has the paths
+    """The volume id at each path. `version` is 0 if no volume has a registry. `added` has the paths
     that an operator added at run time; they may be missing in the config."""
 
     version: int = 0
