@@ -209,8 +209,8 @@ class ReplicaStore:
         return self._appear(container_id, volume, row)
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve space for a replica from another datanode. The caller ends the import with
-        `finish_arrival`, and always with `discard`. `submit` runs work beside the caller's thread.
+        """Reserve space for a replica from another datanode. The caller calls `finish_arrival` if
+        all data arrived, and `discard` in any case. `submit` runs work in other threads.
 
         Raise `RefusedError(CONTAINER_EXISTS)` if the replica exists. Raise `UnavailableError`: BUSY
         if too many imports are running or the container is being imported, or DISK_OUT_OF_SPACE.

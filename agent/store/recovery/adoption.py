@@ -79,7 +79,7 @@ def lost_directory(volume: Volume, options: StoreOptions, container_id: Containe
     def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
         altered = unhealthy(container_id, row, finding_count=1)
-        # It counts as never read, so it is scanned first, and the scan finds the exact loss.
+        # The replica counts as never read. It is scanned soon, and the scan finds the exact loss.
         rows.put_replica(
             container_id, replace(altered, data_scan_at_ms=0, generation=row.generation + 1)
         )

@@ -27,10 +27,10 @@ def replace_scanned(
 def note_contradictions(
     rows: IndexChange, container_id: ContainerId, found: Sequence[ScanFinding], *, is_complete: bool
 ) -> bool:
-    """Store the contradictions that a reconcile found; return whether anything changed. Unless
-    `is_complete`, keep the known ones, because not every holder answered.
+    """Store the contradictions that a reconcile found; return True if anything changed.
 
-    A contradiction that was known keeps its first time.
+    If `is_complete` is False, some holders did not answer, so known contradictions that were not
+    found again are kept. A known contradiction keeps the time at which it was first found.
     """
     known = list(rows.findings(container_id))
     before = {place_of(finding): finding for finding in known if finding.is_contradiction}

@@ -227,8 +227,9 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
     overwritten. Do nothing for any other block. The caller holds the container's lease. Raise
     SutureError if this fails; the block is then still in the pack.
 
-    The new file ends before an unreadable page, because zeros could pass for data. The block's
-    pages in the pack are not freed, because another thread may be reading them.
+    The new file ends before the first unreadable page, because zeros in its place could be mistaken
+    for data. The block's pages in the pack are not freed, because another thread may be reading
+    them.
     """
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
