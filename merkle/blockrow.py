@@ -4,16 +4,16 @@
     │ word 1   block id                    │ header, little-endian
     │ word 2   bcsid                       │
     │ word 3   metadata bytes, zero        │
-    ├ one word a chunk: bytes of its window checksums, type and window size
-    ├ a chunk: be64 offset, be64 length, window checksums, zeros to the next word
-    ├ metadata: key and value, each behind its length
-    └ zeros, CRC32C of all before, up to a word
+    ├ per chunk, one word: bytes of its window checksums, type and window size
+    ├ per chunk: be64 offset, be64 length, window checksums, zeros to the next word
+    ├ metadata: per entry, the lengths of key and value, then both texts
+    └ zeros, then the CRC32C of all bytes before, which ends at a word
 
 The bytes of a chunk in the row are the input of the fold that gives the chunk's leaf, so a tree is
 built without parsing single rows. Every field begins at a multiple of 8 bytes, so numpy reads a
-field of many rows in one operation. The row ends with its little-endian CRC, so the CRC over an
-intact row including these bytes is a constant, and one call verifies a row. docs/DISK_FORMAT.md
-describes the format with an example.
+field of many rows in one operation. The row ends with its little-endian CRC. Therefore, the CRC
+over an intact row, including these bytes, is a constant, and one call verifies a row.
+docs/DISK_FORMAT.md describes the format with an example.
 """
 
 import struct
@@ -273,8 +273,8 @@ def batches(
 ) -> Iterator[tuple[Sequence[BlockId], Sequence[bytes]]]:
     """Yield (block ids, rows) for `read_columns`, with at most ROWS_PER_BATCH rows each.
 
-    The function does not use `zip(*batch)`, because it creates an iterator for each row and
-    triggers the garbage collector.
+    The function does not use `zip(*batch)`, which would create an iterator for each row and trigger
+    the garbage collector.
     """
     iterator = iter(rows)
     while batch := list(islice(iterator, ROWS_PER_BATCH)):
@@ -282,7 +282,8 @@ def batches(
 
 
 def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColumns:
-    """Parse rows column by column. Raise DamagedData, naming the first damaged row, if any."""
+    """Return the fields of these rows as columns. Raise DamagedData, naming the first damaged row,
+    if a row is damaged."""
     count = len(rows)
     ids = np.fromiter(block_ids, dtype=np.uint64, count=count)
     sizes_bytes = np.fromiter(map(len, rows), dtype=np.int64, count=count)
@@ -324,9 +325,8 @@ def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColu
 def read_table(
     words: U64s, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return three columns: for each chunk, the length of its leaf's input in bytes and in words;
-    for each row, the word at which the leaf inputs begin.
-    """
+    """Return three columns: the length of each chunk's leaf input in bytes, the same length in
+    words, and the word of each row at which the leaf inputs begin."""
     chunk_count = int(counts.sum())
     firsts = np.cumsum(counts) - counts
     within = np.arange(chunk_count) - np.repeat(firsts, counts)

@@ -58,7 +58,8 @@ def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
 def flipped_bit(
     checksum_type: ChecksumType, length_bytes: int, expected: bytes, actual: bytes
 ) -> tuple[int, int] | None:
-    """Return (byte, bit) of the single bit flip that explains a window's wrong CRC, or None.
+    """Return (byte, bit) of the single bit flip that explains a window's wrong CRC; None if none
+    does.
 
     Only the expected and the actual CRC are needed. Their difference depends only on the positions
     of the changed bits, and is different for each single bit of a window. Bit 0 is a byte's lowest.
@@ -100,7 +101,7 @@ def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
 
 
 def short_crc32cs(octets: npt.NDArray[np.uint8]) -> U64s:
-    """Return the CRC-32C of each row of `octets`, an array of (count, length).
+    """Return the CRC-32C of each row of `octets`, an array of shape (count, length).
 
     A CRC is linear, so the change by a byte depends only on its value and position (Sarwate,
     *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988; this function has a

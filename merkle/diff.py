@@ -206,7 +206,8 @@ def in_scope(block_ids: U64s, scope: Sequence[BlockRange] | None) -> Indexes | s
 
 
 def align(mine: U64s, theirs: U64s) -> tuple[Indexes, Indexes]:
-    """Return the indexes of the ids that are only in `mine`, and of those only in `theirs`.
+    """Return the indexes of the ids that are only in `mine`, and the indexes of the ids that are
+    only in `theirs`.
 
     A stable sort merges two concatenated ascending runs in a fifth of the time of a binary search
     for each id.
@@ -343,7 +344,8 @@ def farther(one: Leaf, other: Leaf) -> Leaf:
 
 
 def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
-    """Return the kind of difference of two chunks at one offset; None if there is nothing to do."""
+    """Return the kind of difference of two chunks at one offset; None if the local chunk is healthy
+    and the checksums are equal."""
     if mine is None:
         return DifferenceKind.MISSING_CHUNK if theirs.healthy else DifferenceKind.PEER_UNHEALTHY
     if not mine.healthy:

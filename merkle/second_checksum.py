@@ -104,7 +104,8 @@ LIBRARIES: Final[dict[ChecksumType, Callable[[], WindowCrcs | None]]] = {
 def witness_crcs(checksum_type: ChecksumType) -> WindowCrcs:
     """Return the second witness's function for the CRCs of windows.
 
-    It is the library's function if this agrees with crcmod on random data; otherwise crcmod's.
+    It is the library's function if the library agrees with crcmod on random data, and crcmod's
+    otherwise.
     """
     reference, crcs = each_window(CRCS[checksum_type]), LIBRARIES[checksum_type]()
     data = hashlib.shake_128(b"witness").digest(CHECKED_BYTES)  # as good as random

@@ -335,5 +335,5 @@ def compose(
 
 
 def leaf_of(span: int, checksum: int) -> Leaf:
-    """Return the leaf with a checksum and a span, which packs offset, length and health."""
+    """Return the leaf with this checksum. `span` has its offset, length and health."""
     return Leaf(span >> OFFSET_SHIFT, span >> 1 & LENGTH_MASK, checksum, bool(span & 1))

@@ -105,7 +105,8 @@ def build_from_rows(
     algorithm: Algorithm,
     generation: int = 0,
 ) -> Tree:
-    """Return the tree that the rows of `merkle.blockrow` describe, by ascending block id.
+    """Return the tree that these rows (`merkle.blockrow`) describe. The rows must be in ascending
+    order of block ids.
 
     All chunks of the tree are healthy. If a block has both a row and a tombstone, the tombstone is
     used, because the delete had not yet removed the row. Raise DamagedData if a row is damaged, and

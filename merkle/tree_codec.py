@@ -123,7 +123,8 @@ def stored_bytes(head: Buffer, container_id: ContainerId) -> int:
 
 
 def read_header(view: memoryview, container_id: ContainerId) -> Header:
-    """Return the header. Raise DamagedData if this is not a tree of a known version."""
+    """Return the header of a tree file. Raise DamagedData if it is not a tree of this container and
+    of a known version."""
     if len(view) < HEADER.size + TRAILER.size:
         raise damaged(container_id, f"{len(view)} bytes are too few")
     magic, version, code, _, stored_id, *numbers = HEADER.unpack_from(view)

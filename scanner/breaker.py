@@ -6,7 +6,7 @@ agent. Marking all of them UNHEALTHY would cause a repair storm. The breaker tri
 within `window_s`:
 
     - the two checksum libraries disagreed once;
-    - `suspects_max` reads returned wrong data, and a repeated read returned correct data;
+    - the first read of `suspects_max` chunks returned wrong data, and a repeated read correct data;
     - `damaged_max` replicas on two or more volumes look damaged, and they are at least half of the
       scanned replicas.
 

@@ -144,8 +144,8 @@ def is_lasting(stopped_because: str) -> bool:
 def read_failure(error: OSError) -> Verdict:
     """Return the verdict on a failed read: UNREADABLE for an error of the device, else TRANSIENT.
 
-    An unlisted errno is TRANSIENT, because an unknown error must not lead to a repair. It becomes
-    UNREADABLE if it recurs over a long time (`scanner.unreadable_verdict`).
+    An unlisted errno is TRANSIENT, because an unknown error must not lead to a repair. If such an
+    error recurs over a long time, its verdict becomes UNREADABLE (`scanner.unreadable_verdict`).
     """
     if isinstance(error, RepeatedError):
         return Verdict.UNREADABLE

@@ -75,7 +75,8 @@ class FindingCollector:
         length_bytes: int = -1,
         forensic: Forensic = Forensic.UNKNOWN,
     ) -> None:
-        """Record a finding. Block, offset and length are -1 if it is not about a block or chunk."""
+        """Record a finding. Block, offset and length are -1 if the finding is not about a block or
+        chunk."""
         finding = ScanFinding(
             self.container_id,
             verdict,

@@ -136,7 +136,8 @@ def _single_bits(
 def _zeroed(
     chunk: ChunkInfo, octets: Octets, wrong: Sequence[int], good: Octets | None
 ) -> tuple[Forensic, str] | None:
-    """Return ZEROED or TORN if every wrong window has zero sectors.
+    """Return ZEROED, TORN_512 or TORN_4096, with a text, if every wrong window has zero sectors;
+    else None.
 
     If `good` is not known, the result is a guess, because correct data may have zero sectors, too.
     """
@@ -194,7 +195,8 @@ def _former(
 
 
 def _torn(chunk: ChunkInfo, octets: Octets, good: Octets | None) -> tuple[Forensic, str] | None:
-    """Return TORN if the data differs from `good` from the start of a sector to the chunk's end."""
+    """Return TORN_512 or TORN_4096, with a text, if the data differs from `good` from the start of
+    a sector to the chunk's end; else None."""
     if good is None or len(good) != len(octets):
         return None
     different = octets != good

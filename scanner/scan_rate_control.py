@@ -82,8 +82,8 @@ class Latencies:
         return self._read_at_s > now_s - CYCLE_S
 
     def compared(self, now_s: float, since_s: float) -> "LatencyComparison | None":
-        """Return the comparison of reads during the scan since `since_s` with those during pauses;
-        None if there are too few reads."""
+        """Compare the latencies of clients' reads during the scan, since `since_s`, with those
+        during its pauses. Return None if there are too few reads."""
         beside = _since(self._beside, max(since_s, now_s - KEPT_S))
         without = _since(self._without, now_s - KEPT_WITHOUT_S)
         if min(len(beside), len(without)) < SAMPLES_MIN:

@@ -89,9 +89,9 @@ class ScheduledReplica:
 class Agenda:
     """The due reads of one volume, most urgent first.
 
-    `needed_bytes_per_s` is the lowest rate that meets the interval. `wait_s` is the time until the
-    next replica that is not yet due becomes due. `lag_s` is the time since the earliest missed
-    deadline; 0.0 if none was missed.
+    `needed_bytes_per_s` is the lowest rate that meets the interval. `wait_s` is the time until
+    another replica becomes due. `lag_s` is the time since the earliest missed deadline; 0.0 if none
+    was missed.
     """
 
     due: tuple[ScheduledReplica, ...]

@@ -1,4 +1,4 @@
-"""Survey of a replica's peers: all are queried concurrently, and only where their trees differ.
+"""Survey of a replica's peers: query all concurrently, in detail only where their trees differ.
 
     ROOT    every peer's summary         equal on both sides, and all healthy? done
     RANGES  for a large tree only        which ranges of block ids differ

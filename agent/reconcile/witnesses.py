@@ -59,8 +59,8 @@ def request_chunk_proofs(
     container_id: ContainerId,
     chunks: Sequence[tuple[BlockId, int, bytes]],
 ) -> list[ProofAnswer]:
-    """Request proofs of several chunks (block, offset, bytes) from a peer in one call; return an
-    answer for each."""
+    """Request proofs of several chunks (block, offset, bytes) from a peer in one call. Return one
+    answer per chunk."""
     asked = [(block, offset, secrets.token_bytes(NONCE_BYTES)) for block, offset, _ in chunks]
     answers: Sequence[bytes | SutureError]
     try:

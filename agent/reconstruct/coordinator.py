@@ -1,15 +1,15 @@
 """Reconstruction of lost shards from the remaining ones. All data is verified before it is written.
 
-1. Find the blocks that too few sources have. If a key has one of them, refuse.
+1. Find the blocks that too few sources have. If a key has one of them, refuse to reconstruct.
 2. Create the target shards in state RECOVERING.
 3. For each block, determine its length. For each stripe, read, compute and verify the cells, and
    write them. Small blocks are written in batches.
 4. Close the targets. Each target scans its shard.
 
 `suture.client.stripes.cell_rebuild` describes how a stripe is verified before it is written. If too
-few sources have a block and no key refers to it, its client has abandoned it, and it is omitted. If
-a key refers to it, the sources have lost it, and the reconstruction is refused. Otherwise the new
-shard would count as complete without the block.
+few sources have a block and no key refers to the block, its client has abandoned it. The block is
+then omitted. If a key refers to the block, the sources have lost it. The reconstruction is then
+refused, because the new shard would count as complete without the block.
 
 If a step fails, the new shards are removed. Existing replicas are not changed.
 """
@@ -95,7 +95,7 @@ class ReconstructionCoordinator:
         """Raise RefusedError if one of these blocks belongs to a key. Before that, ask the sources
         that do not list the block for a proof of it, so that a source that lost the block's row
         scans its replica. If `needed` is None, raise UnavailableError if a shard does not answer,
-        because it may have the block."""
+        because that shard may have the block."""
         if not orphans:
             return
         container_id = sources.container_id

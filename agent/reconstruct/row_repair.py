@@ -6,8 +6,8 @@ group is recorded last. If the local file ends early, all chunks and the row are
 batch.
 
 Without a row, stripes are verified as for a lost shard (`suture.client.stripes.cell_rebuild`).
-Correct local bytes are kept; others go to quarantine. An interrupted repair is recognized, because
-the block then has no group length and has bytes after its last chunk. This does not work if the
+Correct local bytes are kept, and wrong bytes go to quarantine. An interrupted repair is recognized:
+the block then has no group length, and has bytes after its last chunk. This does not work if the
 file ends early, so such a block is recorded in one batch.
 """
 

@@ -65,7 +65,7 @@ class _Volume:
 class VolumeCheckWorker:
     """Worker that checks volumes. Any thread may call `request` and `error_of`.
 
-    `on_failed` gets a fenced volume and the ids of its containers.
+    `on_failed` gets the id of a fenced volume and the ids of its containers.
     """
 
     name = "volume-check"

@@ -148,7 +148,7 @@ def read_at_once(
 ) -> memoryview | None:
     """Read a small file past the page cache in three system calls. Return None if the file is
     shorter than `length_bytes`, or if the file system refuses O_DIRECT. The view is longer than
-    `length_bytes` if the file is. Raise OSError."""
+    `length_bytes` if the file is longer. Raise OSError."""
     room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
     try:
         fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)

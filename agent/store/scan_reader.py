@@ -53,8 +53,8 @@ Decoded = TypeVar("Decoded")
 class StoreReplicaReader:
     """A replica on a volume, as the scanner reads it (`scanner.ports.ReplicaReader`).
 
-    The reader keeps the chunks directory open until `close`. This makes opening a file cheap. If
-    the directory is replaced during the scan, the scan does not mix two replicas.
+    The reader keeps the chunks directory open until `close`. This makes opening a file cheap. It
+    also prevents that the scan mixes two replicas if the directory is replaced while the scan runs.
     """
 
     def __init__(

@@ -158,7 +158,7 @@ class VolumeModes:
         return volume in self._set.others(left.container_id)
 
     def begin_move(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve space on another volume for a replica on a retiring volume. Raise as
+        """Reserve space on another volume for a replica on a retiring volume. Raise the errors of
         `begin_arrival`, and `UnavailableError(BUSY)` if another volume already has a replica of the
         container. The caller holds the container's lease until the move ends."""
         source = self._retiring(announced.container_id)
@@ -176,7 +176,7 @@ class VolumeModes:
     def begin_arrival(
         self, announced: ImportSpec, targets: Sequence[Volume], submit: Submit | None = None
     ) -> ReplicaImport:
-        """Reserve space on one of `targets`. Raise as `ReplicaImports.begin`, and
+        """Reserve space on one of `targets`. Raise the errors of `ReplicaImports.begin`, and
         `UnavailableError(BUSY)` if the chosen volume no longer accepts replicas. The mode is
         checked after the reservation, because a retirement waits for reserved imports."""
         arrival = self._set.arrivals.begin(announced, targets, submit)
@@ -334,7 +334,7 @@ class VolumeModes:
         return is_served and volume in self._set.others(container_id)
 
     def _tell_seconds(self, volume: Volume) -> None:
-        """Report the replicas on a volume whose containers another volume serves as not served.
+        """Report, as not served, each replica on this volume whose container another volume serves.
         Withdraw the report of a replica whose move ends meanwhile."""
         for left in self.left_on(volume.volume_id):
             if not left.is_served:

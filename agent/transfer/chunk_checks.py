@@ -50,7 +50,7 @@ class StreamedChunks:
                 self._judge(chunk)
 
     def missing(self) -> list[ChunkInfo]:
-        """Return the chunks of which bytes are missing after the end of the block."""
+        """Return the chunks that are still incomplete when the data of the block has ended."""
         return [] if self._chunk is None else [self._chunk, *self._left]
 
     def _add(self, chunk: ChunkInfo, piece: memoryview) -> None:

@@ -1,7 +1,7 @@
 """Damage and contradictions that the source of an import declares before the first block.
 
 Only declared damage is accepted. It is recorded when the replica arrives. If the source lost rows
-and does not know of which blocks, the import is refused, because the target would not record the
+and cannot name their blocks, the import is refused, because the target would not record the
 loss; the source must be scanned first. If peers contradict the source, they contradict its copy as
 well. The copy therefore stores the contradictions. They do not count as declared damage.
 """
@@ -33,8 +33,8 @@ class DeclaredDamage:
     _damage_count: int = 0
 
     def add(self, message: pb.ImportFindings) -> None:
-        """Add a page of findings. Raise RefusedError if it is invalid, or names lost rows without
-        their blocks."""
+        """Add a page of findings. Raise RefusedError if a finding is invalid, or reports lost rows
+        without naming their blocks."""
         for item in message.findings:
             if item.verdict == Verdict.CONTRADICTORY:
                 self._contradicted(item)

@@ -85,7 +85,7 @@ class ArrivingReplicas(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaImporter:
     """Services for all imports of this datanode. `on_arrived` is called for each imported replica.
-    Replicas are imported into `target`, or into `store` if that is None."""
+    Replicas are imported into `target`, or into `store` if `target` is None."""
 
     store: ReplicaStore
     leases: Leases
@@ -123,8 +123,8 @@ class ReplicaImporter:
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str, now_ms: int) -> ImportSpec:
-    """Return the replica that the header describes. Raise RefusedError if it is invalid or of
-    another cluster."""
+    """Return the replica that the header describes. Raise RefusedError if the header is invalid or
+    of another cluster."""
     if header.cluster_id != cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER, f"the sender belongs to another cluster: {header.cluster_id!r}"

@@ -300,7 +300,7 @@ class _Later:
 
 
 def check_exportable(facts: ReplicaFacts) -> None:
-    """Raise RefusedError if the replica is not closed, so that it may still change or is
+    """Raise RefusedError if the replica is not closed, because it may then still change or be
     incomplete."""
     if facts.state not in TREE_STATES:
         raise RefusedError(

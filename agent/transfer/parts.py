@@ -62,8 +62,8 @@ def blocks_part(
 def part_with_hole(
     local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int], data_bytes: int
 ) -> tuple[bytes, memoryview]:
-    """Return an encoded `ImportPart` of blocks, and a view of the hole for their data:
-    `data_bytes`, aligned to a page as O_DIRECT requires.
+    """Return an encoded `ImportPart` of blocks, and a view of the hole for their data. The hole has
+    `data_bytes` bytes, and is aligned to a page as O_DIRECT requires.
 
     No other code may use the message before the hole is filled. The view does not keep the message
     alive, so the caller keeps both.

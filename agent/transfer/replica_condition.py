@@ -1,8 +1,8 @@
 """Declaration of a source before it sends its replica: a tree that matches its rows, and its
 damage.
 
-A replica under repair has rows that are newer than its tree. Every target would refuse these rows
-with the old tree, because they do not match. The source therefore builds the tree from the
+A replica under repair has rows that are newer than its tree. Every target would refuse the old
+tree, because these rows do not match it. The source therefore builds the tree from the
 current rows, without the chunks that findings report as damaged. The target verifies every byte
 against the rows. Contradictions with peers are included, because the copy would otherwise not know
 them until its next reconcile.

@@ -62,9 +62,9 @@ class Replicator:
         """Send the replica of `container_id`, damaged or not. Raise SutureError if this fails.
 
         If the target finds undeclared damage, scan the replica and send it once more with the
-        findings, because it may be the best replica that exists. If the scan finds no damage but
-        another root than before, the rows have changed since they were written. The replica is then
-        not sent, so that the control plane can first compare the new root with the peers'.
+        findings, because no better replica may exist. If the scan finds no damage but another root
+        than before, the rows have changed since they were written. The replica is then not sent, so
+        that the control plane can first compare the new root with the peers'.
         """
         begun_s = self.monotonic_s()
         self.store.replica(container_id)  # raises before any call if there is no replica

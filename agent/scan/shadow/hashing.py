@@ -1,4 +1,4 @@
-"""Shadow hashing: after an upgrade, one in a hundred reads is hashed twice for some hours.
+"""Shadow hashing: for some hours after an upgrade, one in a hundred reads is hashed twice.
 
 A new version that accepts wrong bytes, or rejects correct ones, would change trees and start
 repairs across a cluster before an operator notices. Other code in another process therefore hashes

@@ -41,7 +41,7 @@ def size_bytes(path: Path) -> int:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a block file without following a link at the file or its directory.
+    """Open a block file. Follow no symbolic link in the place of the file or of its directory.
 
     Raise OSError; FileNotFoundError if there is no regular file.
     """
@@ -120,8 +120,9 @@ def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[b
 def of_each_past_cache(
     path: Path, spans: Sequence[tuple[int, int]], use: Callable[[bytes | memoryview], T]
 ) -> list[T | None]:
-    """Read each range from the disk, as `read_each_past_cache`, and return the results of calling
-    `use` with the bytes. The memory of the bytes is reused for the next range."""
+    """Read each range from the disk, as `read_each_past_cache` does, and return the result of
+    calling `use` with the bytes of each range; None for an unreadable range. The memory of the
+    bytes is reused for the next range."""
     if len(spans) > 1:
         # If a range fails, each is read alone, so that it does not affect the others.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
@@ -284,7 +285,7 @@ def overwrite_pieces(
     path: Path, pieces: Iterable[tuple[int, bytes]], *, is_synced: bool = True
 ) -> None:
     """Write each piece at its offset, over existing bytes or at the end. Sync the file if
-    `is_synced`. The name of a new file is not durable yet. Raise as `overwrite`."""
+    `is_synced`. The name of a new file is not durable yet. Raise the errors of `overwrite`."""
     with opened(path, os.O_RDWR | os.O_CREAT) as fd:
         check_single(fd)
         for offset, data in pieces:

@@ -26,8 +26,8 @@ class DiskCounters:
 
 
 def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
-    """Return the /sys directory of the block device of a directory; None if there is none or it is
-    unknown."""
+    """Return the /sys directory of the block device that has `directory`; None if there is none or
+    it is unknown."""
     try:
         number = directory.stat().st_dev
         place = sysfs / "dev" / "block" / f"{os.major(number)}:{os.minor(number)}"
@@ -37,7 +37,7 @@ def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
 
 
 def disks_of(device: Path) -> list[str]:
-    """Return the names of the disks of a block device, such as sda; at least one."""
+    """Return the names of the disks below a block device, such as sda; at least one name."""
     if (device / "partition").exists():
         return disks_of(device.parent)
     slaves = device / "slaves"

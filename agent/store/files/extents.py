@@ -37,7 +37,7 @@ def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the data in `[start, end)` with its offsets, at most COPY_BYTES at a time.
+    """Yield (offset, bytes) for the data in `[start, end)`, with at most COPY_BYTES each.
 
     Raise OSError; EIO if the file ends before `end`.
     """

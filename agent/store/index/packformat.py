@@ -114,7 +114,8 @@ def decode_place(row: bytes) -> PackedPlace | None:
 
 
 def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
-    """Return the blocks of rows that are in ascending id order, without damaged rows."""
+    """Return the blocks that these rows describe. The rows are in ascending order of ids. Omit
+    damaged rows."""
     whole = [(block_id, row) for block_id, row in rows if len(row) == ROW.itemsize]
     read = np.frombuffer(b"".join([row for _, row in whole]), ROW)
     seals = fold_each(Algorithm.CRC32C, pieces(read["place"].tobytes(), PLACE.itemsize), len(read))

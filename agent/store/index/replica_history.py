@@ -1,7 +1,7 @@
 """History of a replica: one entry, with its reason, for each visible change.
 
-An entry is written in the transaction of the change, from the rows before and after. No change can
-therefore lack an entry, and no entry lacks its change. A new generation of a tree with the same
+An entry is written in the transaction of the change, from the rows before and after. Therefore,
+every change has its entry, and every entry its change. A new generation of a tree with the same
 root is no visible change.
 """
 

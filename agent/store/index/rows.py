@@ -166,9 +166,9 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
 
 
 def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
-    """Return the replica index and the BCSID in a replica row. A read of a block needs only these,
-    and parsing the complete row would take a third of its time. Raise `DamagedData` if it is
-    invalid."""
+    """Return the replica index and the BCSID in a replica row. A read of a block needs only these
+    two, and parsing the complete row would take a third of the time of the read. Raise
+    `DamagedData` if the row is invalid."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
     _check_head(body, what)

@@ -86,7 +86,7 @@ class IndexView:
         return self._txn.get(_U64.pack(container_id), db=self._dbs.replicas) is not None
 
     def standing(self, container_id: ContainerId) -> tuple[int, Bcsid]:
-        """Return the replica index and the BCSID of a replica. Raise as `replica`."""
+        """Return the replica index and the BCSID of a replica. Raise the errors of `replica`."""
         return decode_standing(container_id, self._replica_row(container_id))
 
     def _replica_row(self, container_id: ContainerId) -> bytes:

@@ -8,9 +8,10 @@
 5. Record all chunks and remove all journal entries, in one commit.
 
 The rules for one chunk (`agent.store.operations.repair`, `overwrite`) apply to each chunk of a
-batch. Bytes that verify are never overwritten. The local row decides. No hole is created. Old bytes
-are restored if a step fails. A batch includes only simple cases. A chunk that is obstructed, in a
-pack or refused is left out; the caller installs it alone and gets its error.
+batch. Bytes that verify are never overwritten. A chunk that differs from the local row is refused.
+No hole is created. Old bytes are restored if a step fails. A batch includes only simple cases. A
+chunk that is obstructed, in a pack or refused is left out; the caller installs it alone and gets
+its error.
 
 After a crash, the next start processes the journal entries one by one, by ascending offset. Each
 chunk ends up completely old or completely new. If an earlier chunk of a block is rolled back, the

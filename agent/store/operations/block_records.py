@@ -40,9 +40,9 @@ def record_chunks(
 ) -> None:
     """Record chunks whose bytes are durable, by block.
 
-    `lent` has the block records of peers. A block that now has all chunks of the peer's record
-    adopts the peer's commit id if it is higher. It adopts the peer's client metadata if it has
-    none.
+    `lent` has the block records of peers. If a block now has all chunks of the peer's record, it
+    adopts the record's commit id if that is higher, and the record's client metadata if the block
+    has none.
     """
     put_blocks(
         rows,

@@ -101,7 +101,8 @@ def fresh_tombstones(
     """Return the tombstone checksums of those blocks that are live, or whose row a scan found lost.
 
     A checksum is computed from the block row, not from bytes that a scan read. Replicas therefore
-    agree on it even if the data of one was damaged. Without a readable row, it comes from the tree.
+    agree on it even if the data of one was damaged. Without a readable row, the checksum is taken
+    from the tree.
     """
     tombstones = {}
     damaged = {one.block_id for one in rows.findings(container_id) if one.is_damage}

@@ -9,7 +9,7 @@
 
 If a start finds a journal entry and all new bytes are on the disk, it completes the overwrite.
 Otherwise it restores the old bytes from quarantine. Ozone overwrites in place without a journal.
-`ozone.repair.installation` repairs Ozone volumes with the steps below and a journal of files.
+`ozone.repair.installation` repairs Ozone volumes with the same steps and a journal of files.
 """
 
 import errno

@@ -76,7 +76,7 @@ class LocalReplicaView(ReplicaHandle):
 
     @reports_failures
     def readable(self, block_id: BlockId) -> BlockLocation:
-        """Return a committed block and the location of its bytes. Raise as `block`."""
+        """Return a committed block and the location of its bytes. Raise the errors of `block`."""
         container_id = self.container_id
         with self.volume.index.read() as rows:
             replica_index, bcsid = rows.standing(container_id)

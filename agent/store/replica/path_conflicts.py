@@ -43,11 +43,11 @@ _numbers = count()
 def clear_place(
     replica: ReplicaHandle, block_id: BlockId, *, reserve_bytes: int, end: int | None = None
 ) -> None:
-    """Make sure that a block's path is writable: a file with one name, or no file.
+    """Make sure that a block's path is writable: a regular file with one hard link, or no file.
 
-    If the file has several names, replace it by a copy of the first `end` bytes, or of all bytes.
-    Raise `BlockFailed` if that fails. Its code is DISK_OUT_OF_SPACE, with nothing changed, if the
-    copy would use the reserve.
+    If the file has several hard links, replace it by a copy of the first `end` bytes, or of all
+    bytes. Raise `BlockFailed` if that fails. Its code is DISK_OUT_OF_SPACE, with nothing changed,
+    if the copy would use the reserve.
     """
     volume, container_id = replica.volume, replica.container_id
     path = replica.paths.block_file(block_id)

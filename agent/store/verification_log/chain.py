@@ -6,7 +6,7 @@
 An entry contains its number and the hash of the previous entry. A changed line does not match its
 own hash. Its neighbours show whether an entry was removed, repeated or moved. A person who can
 write the file can also rewrite all of it, or truncate it. Only an anchor detects this: the head of
-the log, stored elsewhere. When old files are removed, an entry says so.
+the log, stored elsewhere. When old files are removed, an entry records this.
 """
 
 import hashlib

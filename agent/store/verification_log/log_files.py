@@ -155,7 +155,7 @@ class VerificationLog:
 
     def _note_version(self, names: Sequence[str]) -> None:
         """Begin a new file if another version wrote the last one, because each file names its
-        version. Record since when this version writes."""
+        version. Record the time since which this version has written the log."""
         own = self.about.get("software")
         if not self._name or not self._size_bytes or not own:
             return
@@ -301,7 +301,8 @@ def files_of(directory: Path) -> list[str]:
 
 
 def tail_of(path: Path) -> _Tail:
-    """Return the end of a file. Raise OSError.
+    """Return the head after the last complete entry of a file, and the bytes after that entry.
+    Raise OSError.
 
     At most the last line can be partial, because every earlier entry was durable before the next
     was written. If more is invalid, another program has written to the file.

@@ -55,7 +55,8 @@ def state_path(layout: VolumeLayout) -> Path:
 
 
 def read_state(layout: VolumeLayout) -> NodeState | None:
-    """Return the state stored on a volume; None if it has no valid file. Raise as `read_sealed`."""
+    """Return the state stored on a volume; None if it has no valid file. Raise the errors of
+    `read_sealed`."""
     found = read_sealed(state_path(layout), FILE_BYTES_MAX)
     if found is None or found["op_state"] not in OP_STATES | {""}:
         return None

@@ -35,13 +35,13 @@ class VolumeRegistry:
     added: tuple[str, ...] = ()
 
     def at(self, path: Path) -> str:
-        """Return the id of the volume last seen at `path`; "" if none was."""
+        """Return the id of the volume last seen at `path`; "" if no volume was seen there."""
         return self.volumes.get(str(path.absolute()), "")
 
 
 def newest_known(layouts: Sequence[VolumeLayout]) -> VolumeRegistry:
     """Return the registry with the highest version. Unreadable and invalid files are ignored. Raise
-    as `read_sealed`."""
+    the errors of `read_sealed`."""
     known = [one for one in map(_read, layouts) if one is not None]
     return max(known, key=lambda one: one.version, default=VolumeRegistry())
 
