@@ -30,8 +30,8 @@ from merkle.replica import BlockId, ChecksumType, ChunkInfo
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Fold: TypeAlias = Callable[[Any], int]  # over any contiguous buffer
 
-CASTAGNOLI: Final = 0x82F63B78  # of CRC32C, reflected
-IEEE: Final = 0xEDB88320  # of CRC32, reflected
+CASTAGNOLI: Final = 0x82F63B78  # polynomial of CRC32C, reflected
+IEEE: Final = 0xEDB88320  # polynomial of CRC32, reflected
 POLYNOMIALS: Final = {ChecksumType.CRC32: IEEE, ChecksumType.CRC32C: CASTAGNOLI}
 
 COMBINED_WINDOWS_MIN: Final = 8

@@ -133,7 +133,7 @@ def fold_slices(
     octets = data.view(np.uint8).ravel()
     length = int(lengths[0])
     if 0 < length <= GATHER_BYTES_MAX and bool((lengths == length).all()):
-        # An item at every byte; numpy copies the selected ones without interpreting them.
+        # One item begins at every byte; numpy copies the selected items without interpreting them.
         items: npt.NDArray[Any] = np.ndarray(
             len(octets) - length + 1, dtype=f"V{length}", buffer=octets.data, strides=(1,)
         )

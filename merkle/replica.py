@@ -17,7 +17,7 @@ ContainerId = NewType("ContainerId", int)
 BlockId = NewType("BlockId", int)  # Ozone: localID; unique within its container
 Bcsid = NewType("Bcsid", int)  # block commit sequence id
 
-LAYOUT_VERSION: Final = 1  # of the data that a datanode stores on its volumes and serves
+LAYOUT_VERSION: Final = 1  # version of the data that a datanode stores and serves
 ID_MAX: Final = 2**63 - 1  # Ozone's ids are signed 64-bit; larger ones are rejected
 CONTAINER_BYTES_MAX: Final = 5 * 1024**3
 BLOCK_BYTES_MAX: Final = CONTAINER_BYTES_MAX
@@ -27,7 +27,7 @@ CHUNKS_PER_BLOCK_MAX: Final = 65_535
 WINDOW_BYTES_DEFAULT: Final = 16 * 1024
 WINDOW_BYTES_MIN: Final = 512  # smaller windows have more checksums than data
 WINDOW_BYTES_MAX: Final = CHUNK_BYTES_MAX
-METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
+METADATA_BYTES_MAX: Final = 64 * 1024  # per block; for a client's notes, not for data
 
 assert CHUNK_BYTES_DEFAULT <= CHUNK_BYTES_MAX <= BLOCK_BYTES_MAX <= CONTAINER_BYTES_MAX
 assert WINDOW_BYTES_MIN <= WINDOW_BYTES_DEFAULT <= WINDOW_BYTES_MAX

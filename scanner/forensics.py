@@ -31,9 +31,9 @@ Octets = npt.NDArray[np.uint8]
 
 SECTOR_BYTES: Final = 512
 PAGE_BYTES: Final = 4096
-FLIPPED_WINDOWS_MAX: Final = 8  # with one wrong bit each: more are not bit flips
-BIT_WINDOW_BYTES_MAX: Final = 1024**2  # of a window that is searched for one wrong bit
-SOUGHT_WINDOWS_MAX: Final = 16  # of one chunk, searched in the rest of the replica
+FLIPPED_WINDOWS_MAX: Final = 8  # windows with one wrong bit each; more are not bit flips
+BIT_WINDOW_BYTES_MAX: Final = 1024**2  # maximum size of a window that is searched for one wrong bit
+SOUGHT_WINDOWS_MAX: Final = 16  # wrong windows per chunk that are searched in the replica
 KEY_BYTES: Final = 4
 
 
@@ -207,7 +207,7 @@ def _torn(chunk: ChunkInfo, octets: Octets, good: Octets | None) -> tuple[Forens
     edge = first - (chunk.offset + first) % SECTOR_BYTES
     if edge <= 0 or first - edge >= 8 or len(octets) - int(places[-1]) > 8:
         return None
-    if different[edge:].mean() < 0.9:  # different texts agree in few bytes by chance
+    if different[edge:].mean() < 0.9:  # unrelated data agrees in few bytes by chance
         return None
     at = chunk.offset + edge
     return _tear(at), f"from byte {at} to the chunk's end it is something else{_grain(at)}"

@@ -150,7 +150,7 @@ class _Scan:
         resume = self._resume
         kind = run.checksum_type
         resumed_id = -1 if self._resume is None else self._resume.block_id
-        start = 0  # of the clean blocks that are not in the tree yet
+        start = 0  # index of the first clean block that is not in the tree yet
         block_ids = map(BlockId, run.block_ids.tolist())
         items = zip(
             block_ids, run.rows, run.lengths_bytes, run.window_bytes, run.sums_ends, strict=True
@@ -185,7 +185,7 @@ class _Scan:
         if not is_resumed and block.block_id not in tombstones:
             if self._stop():
                 raise _StopError(STOPPED)
-            with suppress(OSError):  # `_scan_row` opens it again, and reports
+            with suppress(OSError):  # `_scan_row` opens the file again, and reports the error
                 file = self._reader.open_block(block.block_id)
         if file is None:
             self._scan_row(block.block_id, block.row, tombstones)
@@ -232,7 +232,7 @@ class _Scan:
         tombstones: Mapping[BlockId, int],
         attempt: Attempt = None,
     ) -> None:
-        if block_id in tombstones:  # a crash between tombstone and row: it is deleted
+        if block_id in tombstones:  # deleted; a crash left the row beside the tombstone
             return
         if self._stop():
             raise _StopError(STOPPED)

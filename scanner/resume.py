@@ -16,7 +16,7 @@ from typing import Final
 
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX, BlockData, BlockId, ChunkInfo
 
-MARK_BYTES_MIN: Final = 1024**2  # read between two marks
+MARK_BYTES_MIN: Final = 1024**2  # minimum bytes read between two marks
 DOUBTS_MAX: Final = 1_000  # with more, the mark does not advance
 
 

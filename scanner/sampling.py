@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 
 FRACTION_MIN: Final = 1e-12
-DRAWN_MAX: Final = 1_000_000  # of one datanode: 100 MB while drawing, and days of reading
-ROUNDING: Final = 1e-9  # of a count that should be whole, and of sums of logarithms
+DRAWN_MAX: Final = 1_000_000  # per datanode: 100 MB of memory, and days of reading
+ROUNDING: Final = 1e-9  # tolerance for rounding errors of counts and logarithms
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,20 +27,20 @@ from math import sqrt
 from typing import Final
 
 MIB: Final = 1024**2
-BURST_S: Final = 0.1  # of reads that an idle scan may save up
-ADJUST_S: Final = 1.0  # between two adjustments
+BURST_S: Final = 0.1  # seconds of reads that an idle scan may save up
+ADJUST_S: Final = 1.0  # minimum time between two adjustments
 CYCLE_S: Final = 5.0  # length of a cycle of scan and pause while clients read
 PAUSE_S: Final = 1.0  # length of the pause, to measure clients' latency without a scan
 SETTLE_S: Final = 2.0  # after a decrease; measurements in this time are ignored
-CALM_S: Final = 10.0  # without reads of clients or pressure, until the disk counts as idle
+CALM_S: Final = 10.0  # without reads of clients or pressure: the disk then counts as idle
 KEPT_S: Final = 30.0  # validity of a latency measured during the scan
 KEPT_WITHOUT_S: Final = 180.0  # validity of a latency measured in a pause; there are fewer
-ACTIVE_S: Final = 2.0  # without a read, until a scan counts as inactive
-PIECE_BYTES: Final = 512 * 1024  # of one read while clients read: a hard disk seeks as long as it
-# reads this much, and an arriving client waits for no more
+ACTIVE_S: Final = 2.0  # without a read: a scan then counts as inactive
+PIECE_BYTES: Final = 512 * 1024  # of one read while clients read. A hard disk reads this much in
+# the time of one seek, so that a client's read waits only briefly.
 SAMPLES_MIN: Final = 50  # minimum number of reads for a 99th percentile
 SAMPLES_MAX: Final = 4_000
-UNBOUNDED: Final = 2.0**40  # bytes per second, without a measurement
+UNBOUNDED: Final = 2.0**40  # rate in bytes per second before the first measurement
 RATIO_MAX: Final = 1.1  # p99 during the scan / p99 in its pauses; below the documented 1.2
 DEVIATIONS: Final = 2.0  # standard deviations that the number of slow reads must exceed
 NOISE_S: Final = 0.0005  # a smaller difference is noise
@@ -152,7 +152,7 @@ class RateControl:
         self._needed = 0.0
         self._is_probing = True  # no sign of trouble yet
         self._too_much = float("inf")  # the rate at the last sign of trouble
-        self._reached = 0.0  # by reads, without waits; 0.0 is unknown
+        self._reached = 0.0  # speed of the reads, without waits; 0.0 = unknown
         self._decreased_at_s = 0.0
 
     @property

@@ -17,7 +17,7 @@ from scanner.chunk_verdict import persistent_error
 from scanner.ports import BlockFileReader, ReplicaReader
 
 TRIES_MIN: Final = 3  # a single failure and a retry are not enough
-SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's slip, or a restart of a disk's server
+SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's mistake or a server restart
 FORGOTTEN_MS: Final = 30 * 24 * 3_600_000  # failures further apart are unrelated
 WHY_CHARS_MAX: Final = 200
 

@@ -109,7 +109,7 @@ class RepairExecutor:
                 case RebuildTree():
                     self.ledger.record(NOBODYS, action.fault.value, ChunkResult.REWRITTEN)
                 case RepairBlock() | Trim():
-                    pass  # below: blocks in batches, and trims after their chunks
+                    pass  # handled below: blocks in batches, then trims
         self._repair([action for action in planned.actions if isinstance(action, RepairBlock)])
         for action in planned.actions:
             if isinstance(action, Trim) and action.block_id not in self.failed_blocks:

@@ -17,7 +17,7 @@ from suture.wire.clients.shard_writer import WholeBlock
 from suture.wire.mapping import codec
 
 TOGETHER_COUNT_MAX: Final = 256  # small blocks per target that are committed together
-TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # small blocks that wait for all targets
+TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # small blocks that wait, for all targets together
 UNFINISHED: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.UNHEALTHY})
 
 
@@ -39,7 +39,7 @@ class RebuildTargets:
         self._account = account
         self._made: list[int] = []
         self._writing: list[Future] = []
-        self._waiting: dict[int, list[WholeBlock]] = {}  # small blocks, by index
+        self._waiting: dict[int, list[WholeBlock]] = {}  # small blocks, by shard index
         self._waiting_bytes = 0
 
     def create(self) -> None:

@@ -20,7 +20,7 @@ from suture.errors import Code, UnavailableError
 
 SCANS_MAX: Final = 4  # running at once
 WAITING_MAX: Final = 32  # calls waiting to start; each holds a server thread
-PROGRESS_S: Final = 0.25  # between two progress messages
+PROGRESS_S: Final = 0.25  # time between two progress messages
 
 
 @dataclass(eq=False)

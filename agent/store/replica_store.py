@@ -199,7 +199,7 @@ class ReplicaStore:
             created_at_ms=self._options.now_ms(),
         )
         create_replica(volume, container_id, row)
-        if self.services.of(volume.volume_id).mode is VolumeMode.RETIRED:  # since it was chosen
+        if self.services.of(volume.volume_id).mode is VolumeMode.RETIRED:  # retired meanwhile
             delete_replica(volume, container_id, force=True)
             raise UnavailableError(
                 Code.BUSY,

@@ -134,7 +134,7 @@ class ReplicaExport:
                 yield self._next_read(pending)
         finally:
             for _, future in pending:
-                if not future.cancel():  # wait: it reads in the directory that is closed below
+                if not future.cancel():  # wait, because it uses the directory that is closed below
                     with suppress(Exception):
                         future.result()
             self._ahead.close()
@@ -152,7 +152,7 @@ class ReplicaExport:
         known = self.store.view(self.container_id).block_rows()
         lost = lost_rows(self.store, self.container_id, without_row)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
-        named = [key for key in self.damaged_block_ids if key > 0]  # not findings of the replica
+        named = [key for key in self.damaged_block_ids if key > 0]  # others name no block
         damaged = np.array(sorted(named), np.uint64)
         batch = SmallBlockBatch()
         for item in runs(rows, tree.algorithm, PART_BYTES):

@@ -24,7 +24,7 @@ from merkle.tree_columns import spans_of
 SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
 """The checksum types of nearly all blocks, of Ozone's clients and of Suture's."""
 
-SUM_BYTES: Final = 4  # of one window, for either type
+SUM_BYTES: Final = 4  # size of one window's checksum, for both types
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def _open_in(directory: Path, name: str, flags: int) -> int:
     """Open a file by its directory and name. Opening by one long path would take twice the time."""
     try:
         directory_fd = os.open(directory, DIRECTORY_FLAGS)
-    except NotADirectoryError as error:  # also for a link to a directory
+    except NotADirectoryError as error:  # also raised for a symbolic link to a directory
         raise FileNotFoundError(errno.ENOENT, "no directory", str(directory)) from error
     try:
         fd = os.open(name, flags | FILE_FLAGS, FILE_MODE, dir_fd=directory_fd)
@@ -124,7 +124,7 @@ def of_each_past_cache(
     calling `use` with the bytes of each range; None for an unreadable range. The memory of the
     bytes is reused for the next range."""
     if len(spans) > 1:
-        # If a range fails, each is read alone, so that it does not affect the others.
+        # If a range fails, each range is read alone, so that a failure affects no other range.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
             longest_bytes = max(length_bytes for _, length_bytes in spans)
             memory = _aligned(_end(longest_bytes) + ALIGNMENT_BYTES)

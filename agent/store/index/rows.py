@@ -44,7 +44,7 @@ _NUMBERS: Final = (
     ("created_at_ms", ">u8"),
 )
 """Numeric fields of a `ReplicaRow`, in their order on disk."""
-_STANDING: Final = struct.Struct(">HHQ")  # the first three of the fields
+_STANDING: Final = struct.Struct(">HHQ")  # the first three numeric fields
 _TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
 REPLICA_FIELDS: Final = np.dtype(
     [(name, "u1") for name in _WORDS] + list(_NUMBERS) + [(f"tree.{name}", ">u8") for name in _TREE]
@@ -152,7 +152,7 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     body = unseal(row, what)
     _check_head(body, what)
     _, state, former, algorithm, *numbers = _REPLICA.unpack_from(body)
-    named: dict[str, Any] = dict(zip(_NUMBER_NAMES, numbers, strict=False))  # the tree's follow
+    named: dict[str, Any] = dict(zip(_NUMBER_NAMES, numbers, strict=False))  # then the tree's
     try:
         return ReplicaRow(
             state=STATES[state],

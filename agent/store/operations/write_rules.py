@@ -34,7 +34,7 @@ from merkle.replica import (
 )
 from suture.errors import Code, RefusedError
 
-REPLICA_INDEX_MAX: Final = 255  # the widest group of erasure coding
+REPLICA_INDEX_MAX: Final = 255  # the maximum number of shards of an erasure code
 
 
 class ChunkPlacement(Enum):

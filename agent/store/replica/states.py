@@ -28,8 +28,8 @@ _DELETED = ReplicaState.DELETED
 class ReplicaEvent(StrEnum):
     """Events that change the state of a replica."""
 
-    CLOSE_BEGAN = "CLOSE_BEGAN"  # no more writes
-    CLOSED_WHOLE = "CLOSED_WHOLE"  # it has reached the control plane's BCSID, or is forced
+    CLOSE_BEGAN = "CLOSE_BEGAN"  # writes are rejected from now on
+    CLOSED_WHOLE = "CLOSED_WHOLE"  # the BCSID has reached the control plane's, or forced
     CLOSED_SHORT = "CLOSED_SHORT"  # the BCSID is below the control plane's
     DAMAGE_FOUND = "DAMAGE_FOUND"
     HEALED_CLOSED = "HEALED_CLOSED"  # a clean full read of a replica that was CLOSED before
