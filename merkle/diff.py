@@ -126,7 +126,7 @@ class Divergence:
     differences: tuple[Difference, ...] = ()
 
     def counts(self) -> dict[DifferenceKind, int]:
-        """Return the number of each kind that occurs."""
+        """Return the number of differences of each kind that occurs."""
         return dict(Counter(difference.kind for difference in self.differences))
 
 

@@ -34,7 +34,7 @@ assert WINDOW_BYTES_MIN <= WINDOW_BYTES_DEFAULT <= WINDOW_BYTES_MAX
 
 
 class ReplicaState(StrEnum):
-    """A datanode's state of its replica (Ozone's names)."""
+    """State of a replica, as its datanode records it. The names are Ozone's."""
 
     OPEN = "OPEN"
     CLOSING = "CLOSING"

@@ -195,7 +195,7 @@ class Tree:
         return slice(int(self.chunk_starts[index]), int(self.chunk_starts[index + 1]))
 
     def leaf(self, index: int) -> Leaf:
-        """Return the chunk at `index` of the chunk columns."""
+        """Return the leaf of the chunk at `index` of the chunk columns."""
         return leaf_of(int(self.chunk_spans[index]), int(self.chunk_checksums[index]))
 
     def leaves(self, block_id: int) -> list[Leaf]:

@@ -80,7 +80,8 @@ class Witnesses:
         expected: bytes,
         data: bytes | memoryview,
     ) -> bool:
-        """Return True if `primary` computes the checksums `expected`; used without `quick`."""
+        """Return True if `primary` computes the checksums `expected` for `data`. Scans use this
+        function if there is no `quick`."""
         return self.primary(checksum_type, bytes_per_checksum, data) == expected
 
 
@@ -127,7 +128,8 @@ class RepeatedError(OSError):
 
 
 def persistent_error(error: OSError) -> OSError:
-    """Return `error` as a RepeatedError; unchanged if the host lacks a resource."""
+    """Return `error` as a RepeatedError. If its errno means that the host lacks a resource, return
+    it unchanged."""
     if error.errno in HOST_ERRNOS:
         return error
     return RepeatedError(error.errno, error.strerror, error.filename)

@@ -63,7 +63,7 @@ class ChallengeWorker:
         self._asked_at_ms = 0
 
     def status(self) -> datanode_pb2.Challenges:
-        """Return the number of each result so far."""
+        """Return the number of challenges with each result so far."""
         return datanode_pb2.Challenges(
             interval_ms=int(self.interval_s * 1000),
             asked_at_ms=self._asked_at_ms,

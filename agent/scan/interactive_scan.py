@@ -50,7 +50,7 @@ class InteractiveScans:
         ).run
 
     def stop(self) -> None:
-        """Stop the running scans soon."""
+        """Request the running scans to stop."""
         self._stopping.set()
 
     def run(

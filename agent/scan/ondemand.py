@@ -179,7 +179,7 @@ class OnDemandScans:
             return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
 
     def _retry(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue the request of a failed scan again, at most RETRIES_MAX times."""
+        """Queue again the request of a scan that failed, at most RETRIES_MAX times."""
         if not request.retries_left:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return

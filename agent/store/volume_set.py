@@ -87,7 +87,7 @@ class VolumeSet:
         return probe(self.by_id(volume_id).layout)
 
     def canary_directory(self, volume_id: str) -> Path:
-        """Return the directory for the volume's canary file; it may not exist."""
+        """Return the directory of the volume's canary; it may not exist."""
         return self.by_id(volume_id).layout.canary
 
     def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:

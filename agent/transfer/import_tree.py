@@ -29,7 +29,8 @@ class ImportTreeBuilder:
         self._builder.add_blocks(run.block_ids, counts, run.spans, run.leaves)
 
     def add_block(self, block: BlockData) -> None:
-        """Add any block. Raise RefusedError if a tree cannot contain its chunks."""
+        """Add one block with any number of chunks. Raise RefusedError if a tree cannot contain its
+        chunks."""
         self._builder.add_block(block.block_id)
         try:
             for chunk in block.chunks:

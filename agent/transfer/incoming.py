@@ -164,7 +164,7 @@ class _OpenBlock:
 
 
 class _ImportStream:
-    """State of one stream."""
+    """State of the import of one stream."""
 
     def __init__(self, arrival: ReplicaImport, header: pb.ImportHeader, now_ms: int) -> None:
         self._arrival = arrival

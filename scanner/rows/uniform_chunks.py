@@ -59,7 +59,8 @@ class UniformChunks:
         return int(self.ends[-1])
 
     def stretches(self, length_bytes_max: int) -> list[ChunkStretch]:
-        """Return the stretches to read: complete chunks, together at most `length_bytes_max`."""
+        """Return the stretches to read. Each has complete chunks with at most `length_bytes_max` in
+        total."""
         found = []
         first = start = 0
         while first < len(self.ends):

@@ -124,7 +124,8 @@ class VolumeLayout:
 
     @property
     def canary(self) -> Path:
-        """Directory of a block with a test fault. It is not a replica, and never reported."""
+        """Directory of the canary's private store, in which a fault is planted. It is never
+        reported."""
         return self.cluster / "canary"
 
     @property

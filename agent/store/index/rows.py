@@ -111,7 +111,7 @@ def moved_on(row: ReplicaRow) -> ReplicaRow:
 
 
 def seal(body: bytes) -> bytes:
-    """Append the CRC32C that `unseal` verifies."""
+    """Return `body` with its CRC32C appended, which `unseal` verifies."""
     return body + _SEAL.pack(crc32c(body))
 
 

@@ -213,7 +213,8 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
-        """Store contradictions with peers as findings; return whether any is new."""
+        """Store contradictions with peers as findings. Return True if the stored contradictions
+        have changed."""
         return self.volume.index.write(
             lambda rows: note_contradictions(
                 rows, self.container_id, found, is_complete=is_complete

@@ -38,7 +38,7 @@ REPLICA_INDEX_MAX: Final = 255  # the maximum number of shards of an erasure cod
 
 
 class ChunkPlacement(Enum):
-    """Relation of a chunk that a client writes to the recorded chunks."""
+    """Position of a chunk in a client's write, relative to the recorded chunks of its block."""
 
     END = auto()  # directly after the recorded chunks
     RECORDED = auto()  # already recorded, with matching checksums

@@ -64,7 +64,7 @@ class StartupResult:
         self.steps.append(RecoveryStep(volume.volume_id, container_id, what))
 
     def leave(self, volume: Volume, container_id: ContainerId, reason: str) -> None:
-        """Record a replica that is not served."""
+        """Record that a replica is not served, with the reason."""
         self.unloadable.append(Unloadable(container_id, volume.volume_id, reason))
 
 
