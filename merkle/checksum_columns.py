@@ -58,8 +58,8 @@ def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
 def flipped_bit(
     checksum_type: ChecksumType, length_bytes: int, expected: bytes, actual: bytes
 ) -> tuple[int, int] | None:
-    """Return (byte, bit) of the single bit flip that explains a window's wrong CRC; None if none
-    does.
+    """Return (byte, bit) of the single bit flip that explains a window's wrong CRC; None if there
+    is no such bit.
 
     Only the expected and the actual CRC are needed. Their difference depends only on the positions
     of the changed bits, and is different for each single bit of a window. Bit 0 is a byte's lowest.

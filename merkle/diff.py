@@ -24,7 +24,7 @@ healthy copy of each chunk exists (tests/property/test_tree_laws.py). No I/O.
     unhealthy   unhealthy   BOTH_UNHEALTHY
     healthy     healthy     IRRECONCILABLE
 
-`merkle.tree_descent` finds a peer's differing chunks without its whole tree.
+`merkle.tree_descent` finds a peer's differing chunks without the peer's complete tree.
 """
 
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Descends from differing roots to the differing chunks, without a peer's whole tree.
+"""Descends from differing roots to the differing chunks, without a peer's complete tree.
 
     level    the peer returns          for
     ROOT     the summary               the tree; the descent ends if the summaries are equal

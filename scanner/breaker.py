@@ -69,7 +69,7 @@ class Breaker:
         self, now_s: float, volume_id: str, container_id: ContainerId, outcome: ScanOutcome
     ) -> str:
         """Record a finished scan. Return the reason why its replica must not be marked UNHEALTHY;
-        "" if it may be."""
+        "" if it may be marked."""
         suspects = sum(item.verdict is Verdict.SUSPECT_HOST for item in outcome.findings)
         self._seen.append(
             Observation(
@@ -84,7 +84,7 @@ class Breaker:
         return self.tripped_reason(now_s)
 
     def tripped_reason(self, now_s: float) -> str:
-        """Return the reason why the breaker is tripped; "" if it is not."""
+        """Return the reason why the breaker is tripped; "" if the breaker is not tripped."""
         while self._seen and self._seen[0].at_s <= now_s - self._limits.window_s:
             self._seen.popleft()
         window = f"in {self._limits.window_s:.0f} s"

@@ -1,4 +1,4 @@
-"""The results of a replica scan: a record during the scan, a value at the end."""
+"""The results of a replica scan: `ScanRecord` while the scan runs, `ScanOutcome` at its end."""
 
 import errno
 import os

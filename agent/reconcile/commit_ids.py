@@ -38,8 +38,8 @@ def highest_lent(
 ) -> int:
     """Return the highest commit id that the replica may adopt from `lent`; `own` if there is none.
 
-    `lent` has one commit id per peer. The replica may adopt a commit id that is above `own`, and at
-    most the commit id of this peer's replica, if that replica is closed or quasi-closed.
+    `lent` has one commit id per peer. The replica may adopt a peer's commit id if it is above
+    `own`, and if the peer's replica is closed or quasi-closed and has at least this commit id.
     """
     trusted = [
         bcsid

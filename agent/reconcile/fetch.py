@@ -91,7 +91,7 @@ class PeerSources:
 
     def describe_together(self, actions: Sequence[RepairBlock]) -> list[FetchResult]:
         """Return the metadata of several blocks. Request blocks with the same first source in one
-        call, and the blocks that this call does not return one by one."""
+        call. Then request, one by one, the blocks that these calls did not return."""
 
         def lent(
             peer_id: PeerId, peer: BatchReplicaPeer, some: Sequence[RepairBlock]
@@ -125,8 +125,8 @@ class PeerSources:
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[FetchResult]:
         """Return several small chunks. Fetch chunks with the same first source in one call, and
-        their proofs in a second call. Fetch the chunks that are then missing one by one. The
-        results include the costs of both attempts."""
+        their proofs in a second call. Then fetch the missing chunks one by one. The results include
+        the costs of both attempts."""
         return self._together(
             wanted, lambda one: one[1].sources, self._lent, lambda one: self.fetch(*one)
         )

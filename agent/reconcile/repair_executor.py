@@ -307,7 +307,8 @@ class RepairExecutor:
         return False
 
     def _described_chunk(self, block: BlockRepair, wanted: WantedChunk) -> ChunkInfo | None:
-        """Return the peer's record of the chunk; None if that is not the wanted version."""
+        """Return the peer's record of the chunk; None if the record is not of the wanted
+        version."""
         chunk = block.lent.get(wanted.leaf.offset)
         return chunk if chunk and is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
 
@@ -330,8 +331,8 @@ class RepairExecutor:
     def _install_together(
         self, batch: Sequence[tuple[ChunkFetch, FetchResult]]
     ) -> frozenset[ChunkFetch]:
-        """Install the fetched chunks of a batch together. Return the jobs of the installed ones;
-        the caller installs the others one by one."""
+        """Install the fetched chunks of a batch together. Return the jobs of the installed chunks.
+        The caller installs the other chunks one by one."""
         jobs, offers = [], []
         for job, answer in batch:
             if answer.chunk is not None:

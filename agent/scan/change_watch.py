@@ -131,8 +131,9 @@ class ChangeWatch:
         return self._inotify
 
     def _add(self, inotify: InotifyFD, wanted: U64s) -> None:
-        """Watch as many of these containers as possible. Count the others, and log the reason if
-        their number has changed. Request a scan if a directory does not exist."""
+        """Watch as many of these containers as possible. Count the containers that cannot be
+        watched, and log the reason if this number has changed. Request a scan if a directory does
+        not exist."""
         missed_count, why, hint = 0, "", ""
         for index, number in enumerate(wanted):
             container_id = ContainerId(int(number))

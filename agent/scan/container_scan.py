@@ -92,7 +92,8 @@ class VerdictBreaker:
             return self._breaker.record_scan(now_s, volume_id, container_id, outcome)
 
     def tripped_reason(self) -> str:
-        """Return the reason if verdicts of damage are held back now; "" if they are not."""
+        """Return the reason if verdicts of damage are held back now; "" if no verdict is held
+        back."""
         with self._lock:
             return self._breaker.tripped_reason(self._clock.monotonic_s())
 

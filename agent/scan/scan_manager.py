@@ -189,8 +189,9 @@ class ScanManager:
         return self.on_demand.request(container_id, reason="asked for by an operator")
 
     def requested_pace(self, volume_id: str) -> ScanPace:
-        """Return a pace for a scan for which a caller waits. The pace starts at the current rate of
-        the volume's background scan if that is higher, because the disk sustains that rate."""
+        """Return a pace for a scan for which a caller waits. If the current rate of the volume's
+        background scan is higher than the minimum, the pace starts at that rate, because the disk
+        sustains it."""
         pace = self._pace(
             PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), ProgressMarker(self._tools.clock)
         )

@@ -3,9 +3,9 @@
 The kernel counts completed reads and writes, and their duration, for each disk. A window is the
 difference of these counters over one minute. The latency of a volume is compared with the median of
 the other volumes in the same window. A volume is slow in a window if its latency is above FLOOR_MS,
-above TIMES times that median, and above the median plus DEVIATIONS times the spread of the others.
-It is reported as slow if it was slow in most of the latest windows. Therefore, a volume is not
-reported after one busy minute, or if all disks of the host are under load.
+above TIMES times that median, and above the median plus DEVIATIONS times the spread of the other
+volumes. A volume is reported as slow if it was slow in most of the latest windows. Therefore, no
+volume is reported after one busy minute, or if all disks of the host are under load.
 """
 
 from collections import deque

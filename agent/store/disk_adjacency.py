@@ -1,7 +1,7 @@
 """Distance on the disk between block files and damaged chunks, by their extents.
 
 The kernel's FIEMAP ioctl gives the extents of the damaged chunks and of every block file of the
-volume. The distance of a replica is that of its nearest extent, in bytes.
+volume. The distance of a replica is the distance of its nearest extent, in bytes.
 
 Disk damage affects neighbouring sectors: the neighbours of a bad sector are the most likely to be
 bad, too (Bairavasundaram et al., "An Analysis of Latent Sector Errors in Disk Drives", SIGMETRICS

@@ -349,8 +349,8 @@ class ReplicaStore:
     def install_chunks(
         self, container_id: ContainerId, offers: Sequence[OfferedChunk]
     ) -> frozenset[int]:
-        """Install chunks, and return the positions of the installed ones. The caller installs the
-        others one by one. The caller holds the lease."""
+        """Install the offered chunks together. Return the positions of the installed chunks in
+        `offers`. The caller holds the lease, and installs the other chunks one by one."""
         return install_batch(self._handle(ReplicaHandle, container_id), offers)
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
@@ -359,8 +359,8 @@ class ReplicaStore:
         keep_evidence(self._handle(ReplicaHandle, container_id), pieces)
 
     def volume_id(self, container_id: ContainerId) -> str:
-        """Return the id of the volume that serves a replica; "" if none does. This reads no
-        disk."""
+        """Return the id of the volume that serves a replica; "" if no volume serves it. No disk is
+        read."""
         return volume.volume_id if (volume := self.volume_set.places.get(container_id)) else ""
 
     # -- helpers

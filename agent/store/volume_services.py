@@ -410,7 +410,7 @@ class VolumeModes:
 
 def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
     """Return the reason why the `served` replica must not replace `left`, another replica on this
-    host; "" if it may. No I/O."""
+    host; "" if there is no such reason. No I/O."""
     if served.replica_index != left.replica_index:
         return f"its copy is shard {served.replica_index}, it is {left.replica_index}"
     if not served.data_scan_at_ms:

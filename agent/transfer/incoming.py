@@ -204,11 +204,11 @@ class _ImportStream:
         raise cut_off()
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the result of the import when the replica is complete. Raise RefusedError if it is
-        inconsistent.
+        """Return the result of the import when the replica is complete. Raise RefusedError if the
+        replica is inconsistent.
 
-        A healthy replica gets a tree with this datanode's algorithm. A damaged one keeps the
-        source's tree, which shows what the source read.
+        A healthy replica gets a tree with this datanode's algorithm. A damaged replica keeps the
+        source's tree, which describes the data that the source read.
         """
         received = self._known_tree()
         tree = self._fold().tree()
@@ -327,7 +327,8 @@ class _ImportStream:
         starts: list[int],
         data: memoryview,
     ) -> None:
-        """Process the blocks whose bytes are completely in this message, simple ones together."""
+        """Process the blocks whose bytes are completely in this message. Process simple blocks
+        together."""
         files: list[tuple[BlockId, memoryview]] = []
         index = 0
         algorithm = self._known_tree().algorithm
@@ -349,8 +350,8 @@ class _ImportStream:
     def _process_small_blocks(
         self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
     ) -> list[tuple[BlockId, memoryview]]:
-        """Verify small blocks of one chunk each; return those to write together. Other blocks are
-        processed one by one."""
+        """Verify small blocks of one chunk each. Return (block id, data) of the blocks to write
+        together. Process the other blocks one by one."""
         ids = cast(list[BlockId], run.block_ids.tolist())
         count = len(ids)
         is_crc32c = run.checksum_type is ChecksumType.CRC32C

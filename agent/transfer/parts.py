@@ -106,7 +106,7 @@ class ImportMessage:
 
     @property
     def kind(self) -> str:
-        """Name of the field that is set; "" if none is."""
+        """Name of the field that is set; "" if no field is set."""
         return self.message.WhichOneof("part") or ""
 
 

@@ -143,12 +143,12 @@ class ShadowedReader:
         self.is_current = reader.is_current
 
     def difference(self, outcome: ScanOutcome) -> str:
-        """Return a text for the first chunk whose second checksums contradict the findings.
+        """Return a text for the first chunk whose second checksums disagree with the findings.
 
-        Return "" if none does. They contradict if the checksums match for a chunk with a finding,
-        or do not match for a chunk without one. The second case is ignored if the scan stopped
-        early or the replica changed, because such a scan commits no tree. Failed second checksums
-        and incomplete lists of findings are ignored.
+        Return "" if all agree. They disagree if the second checksums match for a chunk with a
+        finding, or do not match for a chunk without a finding. The second case is ignored if the
+        scan stopped early or the replica changed, because such a scan commits no tree. Failed
+        second checksums and incomplete lists of findings are ignored.
         """
         found = {(one.block_id, one.offset) for one in outcome.findings if one.offset >= 0}
         if outcome.finding_count > len(outcome.findings):

@@ -195,7 +195,7 @@ def block_id_of(name: str) -> BlockId | None:
 
 
 def holds_data(name: str) -> bool:
-    """Return whether a file name in chunks/ is that of a block file or pack."""
+    """Return True if this file name in chunks/ is the name of a block file or of a pack."""
     return name == PACK_NAME or block_id_of(name) is not None
 
 

@@ -63,8 +63,8 @@ class PackedBlocks:
 
     @classmethod
     def side_by_side(cls, block_ids: Sequence[int], lengths: Sequence[int]) -> Self:
-        """Return blocks of these lengths in bytes, each on the first page after the block
-        before."""
+        """Return the places of blocks with these lengths (bytes) in a pack. Each block begins on
+        the first page after the end of the block before."""
         sizes = np.array(lengths, np.uint32)
         ends = np.cumsum(-(-sizes.astype(np.int64) // PAGE_BYTES))
         pages = np.concatenate([np.zeros(1, np.int64), ends])[: len(sizes)]

@@ -119,8 +119,8 @@ def close_replica(replica: ReplicaHandle, *, bcsid: int, force: bool) -> None:
 def put_first_tree(replica: ReplicaHandle, event: ReplicaEvent) -> None:
     """Build the tree from metadata, and commit it together with the new state.
 
-    The tree omits blocks with damaged rows. If there are any, the replica becomes UNHEALTHY in the
-    same commit.
+    The tree omits blocks with damaged rows. If such rows exist, the replica becomes UNHEALTHY in
+    the same commit.
     """
     container_id = replica.container_id
     with replica.volume.index.read() as rows:

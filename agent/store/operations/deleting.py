@@ -183,7 +183,7 @@ def without_findings(
     rows: IndexChange, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
 ) -> ReplicaRow:
     """Remove the findings of deleted blocks; return the updated replica row. The state does not
-    change until a scan finds the rest healthy."""
+    change until a scan finds the remaining blocks healthy."""
     findings = list(rows.findings(container_id))
     gone = [one for one in findings if one.block_id in block_ids]
     if not gone:

@@ -68,7 +68,7 @@ class ReplicaRepair(ReplicaHandle):
 
         - NOT_PROVEN if a required proof is missing.
         - INELIGIBLE if the local bytes verify.
-        - OVERLAPPING_CHUNK if the chunk overlaps recorded ones.
+        - OVERLAPPING_CHUNK if the chunk overlaps recorded chunks.
         - CHUNK_GAP if the chunk would leave a hole.
         - CHECKSUM_MISMATCH if the data does not match `chunk` or the local row.
 

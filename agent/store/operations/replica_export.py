@@ -293,7 +293,7 @@ class ReadsAhead:
 
 
 def spread_bytes(size_bytes: _Sizes) -> _Sizes:
-    """Return a size rounded up to full pages, or those of an array of sizes."""
+    """Return a size in bytes, rounded up to full pages. For an array of sizes, return an array."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

@@ -79,7 +79,7 @@ class ImportSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportVerdict:
     """The receiver's result of verifying a replica. `findings` has only damage. `contradictions`
-    are those that the source knew."""
+    has the contradictions with peers that the source declared."""
 
     tree: Tree
     findings: Sequence[ScanFinding]
@@ -153,8 +153,8 @@ class ReplicaImports:
     def _reserve(
         self, claim: _SpaceReservation, wanted_bytes: int, volumes: Sequence[Volume]
     ) -> None:
-        """Reserve space first, then check that it was available. Concurrent reservations are
-        thereby counted."""
+        """Reserve space first, then check that the space was available. The check therefore counts
+        concurrent reservations."""
         by_room = sorted(volumes, key=self._free_bytes, reverse=True)
         for volume in by_room:
             claim.left_bytes, claim.volume = wanted_bytes, volume

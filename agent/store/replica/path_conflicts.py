@@ -1,7 +1,7 @@
 """Removal of objects that obstruct a replica's files, before a write.
 
-- A block file with several hard links is replaced by a copy, because another owner may need the
-  bytes behind the other name.
+- A block file with several hard links is replaced by a copy, because another link may belong to
+another owner, who needs the bytes unchanged.
 - A directory, link or pipe in the place of a file is moved to quarantine. It is never followed or
   opened.
 - A file in the place of a directory is moved to quarantine, and the directory is created.

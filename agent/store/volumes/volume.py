@@ -52,8 +52,8 @@ ROOMY: Final = 0.9  # volumes with this share of the most free space compete by 
 
 @dataclass(frozen=True, slots=True)
 class VolumeTotals:
-    """Sums over all replicas of a volume, with the index version, the time and the cost of
-    counting."""
+    """Sums over all replicas of a volume, with the index version, the time and the duration of the
+    count."""
 
     version: int
     at_s: float
