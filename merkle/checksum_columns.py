@@ -103,9 +103,9 @@ def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
 def short_crc32cs(octets: npt.NDArray[np.uint8]) -> U64s:
     """Return the CRC-32C of each row of `octets`, an array of shape (count, length).
 
-    A CRC is linear, so the change by a byte depends only on its value and position (Sarwate,
-    *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988; this function has a
-    table for each position).
+    A CRC is linear, so the effect of a byte depends only on the byte's value and position
+    (Sarwate, *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988; this function
+    has a table for each position).
     """
     zeros, tables = byte_tables(octets.shape[1])
     found = np.full(len(octets), zeros, dtype=np.uint32)

@@ -48,19 +48,18 @@ def miss_probability(chunk_count: int, *, bad_count: int, drawn_count: int) -> f
 
 
 def unlimited_count(confidence: float, fraction: float) -> int:
-    """Return the sample size of an infinite number of chunks that contains a bad one with this
-    confidence, if at least this fraction is bad: ln(1-c) / ln(1-f), rounded up.
-    """
+    """Return the sample size for an infinite number of chunks, of which at least this fraction is
+    bad. A sample of this size contains a bad chunk with this confidence: ln(1-c) / ln(1-f), rounded
+    up."""
     if fraction >= 1:
         return 1
     return math.ceil(math.log1p(-confidence) / math.log1p(-fraction) - ROUNDING)
 
 
 def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> SampleSize:
-    """Return the smallest sample of `chunk_count` chunks that contains a bad one with this
-    confidence, if at least this fraction is bad. Raise ValueError if the confidence is not in (0,
-    1) or the fraction not in (0, 1].
-    """
+    """Return the size of the smallest sample that contains a bad chunk with this confidence, if at
+    least this fraction of the `chunk_count` chunks is bad. Raise ValueError if the confidence is
+    not in (0, 1) or the fraction not in (0, 1]."""
     if not 0 < confidence < 1:
         raise ValueError(f"a confidence of {confidence:g} is not between 0 and 1")
     if not FRACTION_MIN <= fraction <= 1:

@@ -67,8 +67,8 @@ class BlockBackfill:
             yield made
 
     def adopt_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
-        """Adopt the source's commit id if this shard has all blocks up to that id, no findings, and
-        no source failed. Yield the outcome. `replaced` contains the failed sources."""
+        """Adopt the source's commit id if this shard has all blocks up to that id and no findings,
+        and if no source failed. Yield the outcome. `replaced` contains the failed sources."""
         facts = self.changes.store.replica(self.changes.container_id)
         is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
         if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:

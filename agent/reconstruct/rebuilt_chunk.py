@@ -2,8 +2,8 @@
 
 The local row is the reference. If the computed chunk does not match the row, one of the shards used
 may be wrong although it matches its own checksums. In this case, all shards are read. If the result
-matches the row exactly when a certain shard is left out, that shard is wrong. If no set of shards
-gives a match, the shards and the row contradict each other.
+matches the row only without a certain shard, that shard is wrong. If no set of shards gives a
+match, the shards and the row contradict each other.
 """
 
 from collections.abc import Mapping

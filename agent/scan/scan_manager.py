@@ -75,8 +75,8 @@ def limits_of(config: ScanConfig) -> PaceLimits:
 
 
 def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Compare the rate that a volume needs to be read within the scan interval with the rate that
-    the config and the disk allow. Return the result."""
+    """Compare two rates of a volume's scan: the rate that the scan interval requires, and the rate
+    that the config and the disk allow. Return the result."""
     if config.volume_bytes_per_s:
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:

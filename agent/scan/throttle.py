@@ -157,7 +157,7 @@ class ScanPace:
 
 
 class SharedPace:
-    """Pace that all threads which send copies of replicas share.
+    """Pace shared by all threads that send copies of replicas.
 
     While no client reads, copies are not delayed. While clients read, the rate starts at
     `floor_bytes_per_s` and adapts to their latency, as in a scan. Copies pause at the same times as

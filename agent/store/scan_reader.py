@@ -53,8 +53,8 @@ Decoded = TypeVar("Decoded")
 class StoreReplicaReader:
     """A replica on a volume, as the scanner reads it (`scanner.ports.ReplicaReader`).
 
-    The reader keeps the chunks directory open until `close`. This makes opening a file cheap. It
-    also prevents that the scan mixes two replicas if the directory is replaced while the scan runs.
+    The reader keeps the chunks directory open until `close`, which makes opening a file cheap. The
+    scan therefore does not mix two replicas if the directory is replaced during the scan.
     """
 
     def __init__(

@@ -138,7 +138,7 @@ class VolumeModes:
         ]
 
     def seconds_on(self, volume_id: str) -> list[RemainingReplica]:
-        """Return the replicas on a volume whose containers another volume serves. Only replicas
+        """Return each replica on this volume whose container another volume serves. Only replicas
         that are reported as not served are checked. For a retiring volume, return an empty list,
         because `left_on` includes its replicas."""
         volume = self._set.by_id(volume_id)

@@ -120,9 +120,9 @@ def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[b
 def of_each_past_cache(
     path: Path, spans: Sequence[tuple[int, int]], use: Callable[[bytes | memoryview], T]
 ) -> list[T | None]:
-    """Read each range from the disk, as `read_each_past_cache` does, and return the result of
-    calling `use` with the bytes of each range; None for an unreadable range. The memory of the
-    bytes is reused for the next range."""
+    """Read each range from the disk, as `read_each_past_cache` does, and call `use` with its bytes.
+    Return the results; the result is None for an unreadable range. The memory of the bytes is
+    reused for the next range."""
     if len(spans) > 1:
         # If a range fails, each range is read alone, so that a failure affects no other range.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:

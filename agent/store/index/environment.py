@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 @contextmanager
 def _lock_in_memory(path: Path) -> Iterator[None]:
-    """Make LMDB keep its reader table in memory (`lock_file_in_memory`). A full volume can then not
-    end a process that has other healthy volumes. No other process needs the table: `in_use.lock`
-    excludes other agents, and read-only access does not use it."""
+    """Make LMDB keep its reader table in memory (`lock_file_in_memory`), so that a full volume
+    cannot end a process whose other volumes are healthy. No other process needs the table:
+    `in_use.lock` excludes other agents, and read-only access does not use it."""
     name = path / LOCK_FILE
     with disk_errors(path):
         remove(name)  # the file of a dead process, or a foreign object

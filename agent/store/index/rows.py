@@ -105,7 +105,7 @@ class ReplicaRow(ReplicaInfo):
 
 
 def moved_on(row: ReplicaRow) -> ReplicaRow:
-    """Return the row with the next generation. A scan that began earlier can then not be
+    """Return the row with the next generation. A scan that began earlier then cannot be
     committed."""
     return replace(row, generation=row.generation + 1)
 

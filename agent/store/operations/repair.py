@@ -3,7 +3,7 @@
 Local bytes that verify are never overwritten; the disk is read directly before each overwrite. If
 the local row is intact, it decides: bytes that do not match it are refused from any source. Only an
 operator's order overrides these two rules. Replaced or truncated bytes go to quarantine first.
-Every step increments the replica's generation. A scan that began earlier can therefore not commit
+Every step increments the replica's generation. Therefore, a scan that began earlier cannot commit
 its tree.
 """
 

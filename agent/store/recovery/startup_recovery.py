@@ -264,8 +264,8 @@ def load_if_room(
 
 
 def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: StartupResult) -> None:
-    """Serve the replicas from this volume. If another volume has the same container, serve the
-    replica with the higher `rank`."""
+    """Serve the replicas from this volume. Compare ranks (`place`) only for containers that another
+    volume has, too."""
     twice = container_ids.intersection(shelf.places)
     shelf.places.update(dict.fromkeys(container_ids - twice, volume))
     for container_id in sorted(twice):

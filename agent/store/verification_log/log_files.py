@@ -244,8 +244,8 @@ class VerificationLog:
         """Remove files whose entries are all too old, after logging this.
 
         All entries of a file are older than any later file. The age is measured from now, or from
-        the start of the previous file if that is earlier. A clock that is temporarily years ahead
-        does therefore not remove evidence.
+        the start of the previous file if that is earlier. Therefore, no evidence is removed if the
+        clock is temporarily years ahead.
         """
         names = self._files()
         if not self.keep_ms or len(names) < 2:

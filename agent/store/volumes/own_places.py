@@ -1,8 +1,8 @@
 """Removal of foreign objects from paths that the agent recreates at a start.
 
 A lock, an empty directory for running work, or the quarantine directory contain nothing that a
-volume needs to serve. A foreign object at such a path does therefore not fail the volume. The
-object is renamed, without being followed, opened or removed, and the path is recreated.
+volume needs to serve. Therefore, the volume does not fail if a foreign object is at such a path.
+The object is renamed, without being followed, opened or removed, and the path is recreated.
 """
 
 import os
