@@ -1,9 +1,10 @@
 """A batch: containers with their replicas, pending operations and nodes, as columns.
 
-    containers  ascending by id                       one element each
-    replicas    ascending by container, index, node   `container` is a place in containers
-    ops         ascending by container
-    nodes       ascending by name                     `node` is a place in nodes
+    table       rows in ascending order of     indexes in other tables
+    containers  id
+    replicas    container, index, node         `container` in containers, `node` in nodes
+    ops         container                      `container` in containers, `node` in nodes
+    nodes       name
 
 A batch may have a single container. The caller sorts the rows; `violations` reports invalid rows.
 """
@@ -39,12 +40,13 @@ _NODE_OF_NO_OP, _NODE_OF_NO_REPLICA = -1, -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
-    """The control plane's facts about each container."""
+    """The facts that the control plane has about containers, as columns with a value per
+    container."""
 
     container_id: Ints
     kind: Ints
-    """`words.ReplicationType`; UNKNOWN, like all other codes, if only replicas name the
-    container."""
+    """Code of `words.ReplicationType`. This and all other codes are UNKNOWN for a container that
+    the control plane does not know and only replicas name."""
     factor: Ints
     """Required number of replicas; for EC the number of data and parity shards."""
     data: Ints
@@ -53,7 +55,7 @@ class Containers:
     sequence_id: Ints
     """Commit id of the container."""
     acknowledged_id: Ints
-    """Last acknowledged commit id; NO_BCSID if unknown, or if there is none."""
+    """Last commit id acknowledged to a client; NO_BCSID if unknown, or if there is none."""
     key_count: Ints
     used_bytes: Ints
     has_pipeline: Bools
@@ -66,7 +68,8 @@ class Containers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """Replicas as datanodes reported them; unknown `node` and `volume` are UNKNOWN."""
+    """Replicas as datanodes reported them, as columns. `node` is UNKNOWN if the batch lacks the
+    node."""
 
     container: Ints
     node: Ints
@@ -93,13 +96,14 @@ class Replicas:
     has_tombstones: Bools
     findings: Ints
     is_contradictory: Bools
-    """True if its datanode reports that rows of this replica and of a peer differ although both are
-    intact."""
+    """True if the replica's datanode reports that intact rows of this replica and of a peer
+    contradict each other."""
     block_count: Ints
     tree_block_count: Ints
-    """Number of live blocks in its tree, which may be older than its rows."""
+    """Number of live blocks in the replica's tree. The tree may be older than the replica's
+    rows."""
     tombstone_count: Ints
-    """Number of tombstones in its tree; 0 without a tree."""
+    """Number of tombstones in the replica's tree; 0 without a tree."""
     is_barred: Bools
     """True if plans must not use the replica, because of an operator, its failures or its
     datanode."""
@@ -110,7 +114,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ops:
-    """Pending operations; `node` is UNKNOWN if there is no node of that name."""
+    """Pending operations, as columns. `node` is UNKNOWN if the batch lacks the node."""
 
     container: Ints
     kind: Ints
@@ -128,7 +132,8 @@ class Nodes:
     service: Ints
     """Code of `words.ServiceState`."""
     is_returning: Bools
-    """True if the node is in maintenance, so that its replicas are not lost even if it is dead."""
+    """True if the node is in maintenance. Its replicas then do not count as lost while it is
+    dead."""
     is_confirmed: Bools
     """True if the node has reported all its replicas since the control plane's start. Before that,
     its known replicas may no longer exist."""
@@ -147,7 +152,7 @@ class ContainerBatch:
     ops: Ops
     nodes: Nodes
     origins: tuple[str, ...] = ()
-    """Ids of the origin datanodes, by their number in `Replicas.origin`."""
+    """Ids of the origin datanodes. The values of `Replicas.origin` are indexes in this tuple."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +182,13 @@ class BatchView:
     is_countable: Bools
     """The replica can be compared now: it has a tree, and its node answers."""
     is_leaving: Bools
-    """A pending delete will remove it."""
+    """A pending delete will remove the replica."""
     is_stray_delete: Bools
     """Per op: True for a pending delete that matches no reported replica."""
     adds: Ints
     deletes: Ints
-    """Number of pending deletes, except for replicas on nodes that are gone."""
+    """Number of pending deletes of each container, without those of replicas on gone nodes
+    (`is_gone`)."""
     stray_deletes: Ints
     present: Ints
     """Number of present replicas of each container."""
@@ -263,17 +269,17 @@ def view(batch: ContainerBatch) -> BatchView:
 
 
 def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
-    """Return a mask of the `asked` replicas whose key is in `deleted`."""
+    """Return a mask over all replicas: True for an `asked` replica whose key is in `deleted`."""
     found = np.zeros(len(keys), dtype=np.bool_)
     found[asked] = is_among(keys[asked], np.sort(deleted))
     return found
 
 
 def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:
-    """Return the ids of containers with invalid rows, ascending, each with the fault; empty if all
-    rows are valid.
+    """Return a pair (container id, fault text) for each container with invalid rows, by ascending
+    id.
 
-    `name_of` returns the datanode of a replica's row, even if it is not among the nodes.
+    `name_of` returns the datanode id of a row of the replicas, even if the batch lacks the node.
     """
     replicas, containers = batch.replicas, batch.containers
     container = replicas.container
@@ -297,17 +303,20 @@ def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tup
 
 
 def _of_node(column: NDArray[Any], node: Ints, default: int) -> Ints:
-    """Return, for each row, the value of its node in a column of nodes; `default` if unknown."""
+    """Return, for each row, the value of its node in a column of nodes; `default` for unknown
+    nodes."""
     return np.append(column.astype(np.int64), default)[node]
 
 
 def _node_keys(container: Ints, node: Ints, nodes: Nodes, unknown: int) -> Ints:
-    """Return a number for container and node, the same for replicas and ops. Unknown nodes get
-    `unknown`, so that a replica and an op on unknown nodes do not match.
+    """Return, for each row, a number that identifies container and node, the same for replicas and
+    ops. Rows with an unknown node get the number `unknown`. Replicas and ops are called with
+    different `unknown`, so that they do not match.
     """
     return np.where(node < 0, unknown, container * len(nodes.names) + node)
 
 
 def _table(words: tuple[str, ...], wanted: tuple[str, ...]) -> Bools:
-    """Return a mask over codes that is True for the wanted codes; its last entry is for UNKNOWN."""
+    """Return an array with an entry per code: True if the word of the code is in `wanted`. The code
+    UNKNOWN (-1) selects the last entry."""
     return np.array([word in wanted for word in words], dtype=np.bool_)

@@ -4,11 +4,11 @@ vote is lost if the majority of a container's replicas has another root.
 The steps: find pairs of versions that disagree and remove their votes; name the suspects one after
 the other; check each suspect again, given all others.
 
-Only votes count that a replica could have lost (rows of `votes/`). Suspects are named one after the
-other, so that the losses of a bad volume do not count against its node. The expected losses of a
-suspect are computed from the other members of the innermost named group that contains it: a volume
-is compared with volumes of its node once the node is named. Members with too many losses are
-excluded from this comparison, whether they are named or not.
+Only votes that a replica could have lost are counted (rows of `votes/`). Suspects are named one
+after the other, so that the losses of a bad volume do not count against its node. The expected
+losses of a suspect are computed from the other members of the innermost named group that contains
+the suspect. For example, once a node is named, its volumes are compared only with each other.
+Members with too many losses are excluded from this comparison, whether they are named or not.
 
 Healthy volumes have different rates of loss. Therefore the model is a Poisson distribution of
 losses whose rate is drawn from a gamma distribution. The probability of chance is Chernoff's bound
@@ -17,8 +17,8 @@ named only if the better half of its parts also loses too many votes; otherwise 
 suspects.
 
 If two versions disagree systematically, a replica of one version loses if all others have the other
-version, and does not lose among replicas of its own version. The majority wins such votes, which
-need not be correct. These losses are reported separately as "one of these two versions" and are not
+version, and does not lose among replicas of its own version. The majority wins such votes, but it
+may be wrong. These losses are reported separately as "one of these two versions" and are not
 counted elsewhere. The result is no proof; it shows an operator where to search.
 """
 
@@ -34,7 +34,8 @@ from health.segmented_rows import Bools, Ints
 from health.vote_columns import LEVELS, PARTS_OF, Floats, Units, summed_by
 
 SURE_LOG10: Final = -4.0
-"""A suspect is named if log10 of the probability of chance, over all members, is below this."""
+"""A suspect is named only if log10 of the probability of chance, corrected for the number of
+members, is at most this."""
 
 TIMES_MIN: Final = 3.0
 """A suspect is named only if it lost at least this multiple of the expected number."""
@@ -52,7 +53,8 @@ EXPECTED_MIN: Final = 5.0
 """Minimum number of expected losses; with fewer, a small number of losses proves nothing."""
 
 BETTER_HALF_MIN: Final = 0.25
-"""The better half of a suspect's parts must lose at least this fraction of its share."""
+"""The better half of a suspect's parts must lose at least this fraction of its proportional
+share."""
 
 STANDS_OUT_LOG10: Final = -2.5
 """A member whose log10 of chance is at most this is left out when expected losses are computed."""
@@ -74,7 +76,7 @@ class Suspect:
     value: str
     lost: int
     exposed: int
-    """Votes that could have been lost."""
+    """Number of votes that the member could have lost."""
     times_expected: float
     log10_chance: float
     """log10 of an upper bound on the probability of chance."""
@@ -82,7 +84,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A member of a level."""
+    """A member of a level, for example one datanode. `member` is its index in `Level.names`."""
 
     level: str
     member: int
@@ -90,7 +92,7 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """The losses of a level's members, and their expected losses."""
+    """The losses of all members of a level, and their expected losses, with a value per member."""
 
     lost: Floats
     exposed: Floats
@@ -140,8 +142,8 @@ def _worst(units: Units, named: Sequence[_Group]) -> _Group | None:
 
 
 def _confirmed(units: Units, named: Sequence[_Group]) -> list[_Group]:
-    """Return the suspects that still have too many losses, given all other suspects. The first
-    suspects were compared with members that were named later.
+    """Return the suspects that still have too many losses, given all other suspects. This check is
+    needed because the first suspects were compared with members that were named later.
     """
     kept = list(named)
     while True:
@@ -185,8 +187,9 @@ class _Trial:
         self._find_measures()
 
     def evidence(self, name: str) -> _Evidence:
-        """Return the evidence about each member of a level, from its units in the innermost named
-        group that contains all of the member. Named groups explain the losses of other units.
+        """Return the evidence about each member of a level. A unit of a member counts only if the
+        unit's innermost named group contains the complete member. Other losses are explained by
+        that group.
         """
         units, level = self._units, self._units.levels[name]
         place = level.of_unit * self._cells + self._cell
@@ -237,8 +240,9 @@ class _Trial:
         return _is_throughout(lost, exposed)
 
     def _find_measures(self) -> None:
-        """Leave out outliers from the members that expected losses are computed from. Repeat until
-        there is no outlier, because one hides another. At least half of each cell's votes remain.
+        """Exclude outliers from the units from which expected losses are computed. Repeat until
+        there is no outlier, because one outlier can hide another. At least half of each cell's
+        votes remain.
         """
         while True:
             out = np.zeros(len(self._is_measure), dtype=np.bool_)
@@ -296,7 +300,7 @@ def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
 
 def _measured_spread(lost: Floats, expected: Floats) -> float:
     """Return the spread of rates, measured on the lower half of the members with enough expected
-    losses. Suspects are in the upper half.
+    losses, because suspects are in the upper half. Return 0 if there are too few such members.
     """
     is_told = expected >= EXPECTED_MIN
     if is_told.sum() < SPREAD_MEMBERS_MIN:
@@ -312,7 +316,8 @@ def _measured_spread(lost: Floats, expected: Floats) -> float:
 
 
 def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
-    """Return pairs of versions of which one is probably wrong, and the votes that this explains.
+    """Return the pairs of versions of which one is probably wrong, and a mask of the duels whose
+    losses these pairs explain.
 
     A pair is named if replicas of one version lose when all others have the other version, but not
     among replicas of their own version. Random damage causes losses in both cases. It is unknown
@@ -339,8 +344,9 @@ def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
 
 
 def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
-    """Return how many times as often as elsewhere a version lost these duels, and log10 of the
-    chance. Return (0, 0) if the version lost too few of them, or lost only on some of its nodes.
+    """Return the ratio of a version's losses in the duels of `mask` to the number expected from
+    other votes, and log10 of the probability of chance. Return (0, 0) if the version lost too few
+    of them, or lost only on some of its nodes.
     """
     nothing = 0.0, NOT_COMPARED
     duels = units.duels
@@ -368,7 +374,7 @@ def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
 
 def _is_throughout(lost: Floats, exposed: Floats) -> bool:
     """Return True if the half of the parts with the lowest rates of loss still loses at least
-    BETTER_HALF_MIN of its share. Return True as well if there are too few parts or losses."""
+    BETTER_HALF_MIN of its proportional share, or if there are too few parts or losses to decide."""
     there = np.flatnonzero(exposed)
     order = there[np.argsort(lost[there] / exposed[there], kind="stable")]
     half = np.cumsum(exposed[order]) <= exposed.sum() / 2
@@ -390,7 +396,7 @@ def tail_log10(lost: Floats, expected: Floats, shape: Floats) -> Floats:
 
 
 def chance_text(log10_chance: float) -> str:
-    """Return a chance in readable form."""
+    """Return a probability, given by its log10, as text like "1 in 1,000"."""
     if log10_chance < -6:
         return f"1 in 10^{-log10_chance:.0f}"
     return f"1 in {1 / exp(log10_chance * log(10)):,.0f}"

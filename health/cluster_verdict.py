@@ -142,7 +142,8 @@ def problem_texts(containers: ContainerProblems) -> list[str]:
 
 
 def in_trouble(troubles: Sequence[str]) -> list[str]:
-    """Return a text for each problem of the control plane itself."""
+    """Return the texts about the control plane's own problems, each with "the control plane" in
+    front."""
     return [f"the control plane: {text}" for text in troubles]
 
 

@@ -1,4 +1,5 @@
-"""Computes the conditions of containers. Conditions are independent, unlike Ozone's states."""
+"""Computes the conditions of containers. A container may have several conditions at once, but only
+one of Ozone's health states."""
 
 import numpy as np
 
@@ -21,7 +22,8 @@ def flags(view: BatchView, counts: Counts, verdicts: Verdicts, compared: RootCom
 
 
 def _replication(view: BatchView, counts: Counts, verdicts: Verdicts) -> dict[str, Bools]:
-    """Return the conditions of containers with data that follow from replica counts."""
+    """Return, by name, masks of the containers with each condition that follows from replica
+    counts."""
     ec, n, quasi = counts.erasure, counts.ratis, counts.quasi
     state, is_ec = view.batch.containers.state, view.is_ec
     is_quasi = state == SharedState.QUASI_CLOSED
@@ -41,7 +43,8 @@ def _replication(view: BatchView, counts: Counts, verdicts: Verdicts) -> dict[st
         "MISSING": (holds & is_missing) | ((state == SharedState.CLOSING) & none),
         "UNDER_REPLICATED": holds & is_under,
         "OVER_REPLICATED": holds & is_over,
-        # Placement is judged only if there are enough replicas: a missing one is on no rack.
+        # Placement is judged only if there are enough replicas, because a missing replica is on no
+        # rack.
         "MIS_REPLICATED": holds & counts.is_misplaced & ~none & ~is_under & ~is_lost,
         "UNHEALTHY": holds & is_lost & ~is_missing,
         "VULNERABLE": holds & ~is_ec & quasi.has_vulnerable,

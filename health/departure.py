@@ -20,22 +20,22 @@ HELD_BY: Final = ("unclosed", "no_good_replica", "too_few")
 """Reasons that prevent a departure, in the order of the checks."""
 
 FREE: Final = -1
-"""No reason prevents the departure."""
+"""Code for a container that does not prevent the departure."""
 
 
 def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     """Return, for each container, the reason why nodes with its replicas must not leave service: an
     index in HELD_BY, or FREE.
 
-    A container that the control plane does not know is FREE. No command is sent for such a
-    container, so the departure would wait forever.
+    A container that the control plane does not know is FREE: no command is ever sent for it, so the
+    departure would wait for it forever.
     """
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
     n, is_ec = counts.ratis, view.is_ec
     online = view.is_present & ~view.is_bad & (view.service == ServiceState.IN_SERVICE)
     is_closed = (state == SharedState.CLOSED) | (state == SharedState.QUASI_CLOSED)
     is_closed &= ~rows.some(online & (replicas.state <= SharedState.CLOSING))
-    only_bad = n.healthy == 0  # enough elsewhere, but waiting makes none of them healthy
+    only_bad = n.healthy == 0  # enough bad replicas suffice, because waiting heals none
     at_risk = np.where(only_bad, n.need_with_bad > 0, n.online == 0) & ~is_ec
     at_risk |= is_ec & counts.erasure.is_unrecoverable
     at_risk |= flags & flag_bit("VULNERABLE") != 0
@@ -48,10 +48,11 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
 
 
 def missing_replicas(view: BatchView, counts: Counts) -> Ints:
-    """Return how many replicas of each container must be created, besides copies in flight.
+    """Return how many replicas of each container must be created, without counting copies in
+    flight.
 
     An index with replicas on both a leaving node and a node in maintenance is created only if too
-    few others are in service.
+    few other indexes are in service.
     """
     ec = counts.erasure
     shards = popcount(ec.unavailable) + popcount(ec.decommission_only) + ec.maintenance_copies
@@ -61,7 +62,8 @@ def missing_replicas(view: BatchView, counts: Counts) -> Ints:
 
 
 def locked_out(view: BatchView, is_off: Bools) -> Bools:
-    """Return a mask of the containers that only the nodes in `is_off` keep readable."""
+    """Return a mask of the containers that are readable now, but not without the nodes in
+    `is_off`."""
     serves = answering(view)
     left = serves & ~is_off[view.batch.replicas.node]
     return is_readable(view, serves) & ~is_readable(view, left)

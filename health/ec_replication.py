@@ -17,18 +17,19 @@ from health.segmented_rows import Bools, Ints, is_among, popcount
 from health.words import PendingOpKind, ServiceState, SharedState
 
 INDEX_MAX: Final = 32
-"""RS(10,4) needs 14."""
+"""Maximum replica index. RS(10,4) needs 14."""
 
 _INDEX_BITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureCount:
-    """Index masks and derived facts; all empty for containers that are not EC."""
+    """Index masks of each EC container, and facts derived from them. Masks of other containers are
+    0."""
 
     is_sufficient: Bools
     is_sufficient_after: Bools
-    """As `is_sufficient`, once all pending adds are done."""
+    """As `is_sufficient`, assuming that all pending adds succeed."""
     is_unrecoverable: Bools
     is_missing: Bools
     has_offline_only: Bools
@@ -45,7 +46,8 @@ class ErasureCount:
     redundancy: Ints
     """Number of further indexes that may be lost without losing data."""
     is_unhealthy_doubled: Bools
-    """Each index with an UNHEALTHY replica also has a CLOSED one."""
+    """There are UNHEALTHY replicas, and each index with an UNHEALTHY replica also has a CLOSED
+    one."""
     has_unhealthy_excess: Bools
 
 
@@ -102,8 +104,8 @@ def count_erasure(view: BatchView, rules: Rules) -> ErasureCount:
 
 
 def _sets(view: BatchView) -> tuple[_Sets, Bools, Bools]:
-    """Return the masks, and whether any index has two replicas in service, now and after the
-    deletes."""
+    """Return the index masks of each container. Also return two masks of the containers in which an
+    index has several replicas in service: now, and after the pending deletes."""
     batch, rows = view.batch, view.rows
     replicas, ops = batch.replicas, batch.ops
     is_ec = view.is_shard
@@ -142,7 +144,8 @@ def _sets(view: BatchView) -> tuple[_Sets, Bools, Bools]:
 
 
 def _strays(view: BatchView, keys: Ints) -> Ints:
-    """Return how many pending deletes of each container and index match no reported replica."""
+    """Return, for each container and index in `keys`, the number of pending deletes that match no
+    reported replica."""
     ops = view.batch.ops
     rows = np.flatnonzero(view.is_stray_delete & view.is_ec[ops.container])
     found, counts = np.unique(_key(ops.container[rows], ops.index[rows]), return_counts=True)

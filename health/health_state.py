@@ -1,4 +1,4 @@
-"""The health state of a container: Ozone's chain of 13 handlers, number for number.
+"""The health state of a container, computed by Ozone's chain of 13 handlers, with Ozone's numbers.
 
     1 Open  2 Closing  3 QuasiClosed  4 MismatchedReplicas  5 Empty  6 Deleting  7 QuasiClosedStuck
     8 EcReplication  9 RatisReplication  10 ClosedWithUnhealthy  11 EcMisReplication
@@ -37,12 +37,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """Per container: the final state of the chain, its queue, and whether handler 3 counted it."""
+    """The result of the chain for each container: its health state, and the queue it belongs to."""
 
     state: Ints
     queue: Ints
     is_stuck: Bools
-    """Quasi-closed, and must not be closed by force."""
+    """The container is QUASI_CLOSED, and the rules do not allow a forced close."""
 
 
 class _Chain:

@@ -40,7 +40,7 @@ class Diagnosis:
     flags: Ints
     reconciles: ReconcileEligibility
     source_issues: Ints
-    """The known problem of each replica as a source (`health.source_issues`)."""
+    """The known problem with the use of each replica as a source, as a code of `SourceIssue`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class HealthJudgement(Diagnosis):
 
 
 def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
-    """Return the health of every container of a batch, without actions, in half the time of
+    """Return the health of every container of a batch, without actions. This takes half the time of
     `judge`."""
     seen = view(batch)
     good = is_good(seen)
@@ -86,7 +86,7 @@ def scene_of(found: Diagnosis) -> PlanInput:
 
 
 def judge(batch: ContainerBatch, rules: Rules) -> HealthJudgement:
-    """Judge every container of a batch."""
+    """Return the health of every container of a batch, and the actions that follow."""
     found = diagnose(batch, rules)
     return HealthJudgement(
         **{field.name: getattr(found, field.name) for field in fields(found)},

@@ -28,7 +28,8 @@ class Obstacle(IntEnum):
 
 
 def majority(factor: Any) -> Any:
-    """Return how many origins must have a closed replica: as many as an acknowledged write needs.
+    """Return the number of origins that must have a closed replica: a majority, as for an
+    acknowledged write.
 
     Any two majorities share an origin, so the closed replicas have every acknowledged write (fact
     S1.43). Ozone requires all origins, so that one lost datanode blocks the close forever.
@@ -41,10 +42,10 @@ def close_obstacle(
 ) -> Ints:
     """Return the `Obstacle` to a close at commit `last`, for one container or for columns.
 
-    `last` is the greatest BCSID of the closed replicas (CLOSED or QUASI_CLOSED), `other_last` that
-    of all others (UNHEALTHY, not loaded, or still open), `acknowledged` the last commit
-    acknowledged to a client; NO_BCSID if there is none. `origin_count` counts the origins of
-    closed and UNHEALTHY replicas that can be loaded.
+    `last` is the greatest BCSID of the closed replicas (CLOSED or QUASI_CLOSED). `other_last` is
+    the greatest BCSID of all other replicas (UNHEALTHY, not loaded, or still open). `acknowledged`
+    is the last commit acknowledged to a client. Each of them is NO_BCSID if there is none.
+    `origin_count` counts the origins of closed and UNHEALTHY replicas that can be loaded.
     """
     reasons = {
         Obstacle.NONE_CLOSED: last <= NO_BCSID,
@@ -57,8 +58,8 @@ def close_obstacle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """The origins of stuck containers, ascending by container, with their numbers of missing and
-    surplus replicas.
+    """The origins of quasi-closed containers, ascending by container, with their numbers of missing
+    and surplus replicas.
     """
 
     container: Ints
@@ -68,7 +69,8 @@ class Origins:
     under: Ints
     over: Ints
     of_row: Ints
-    """Per replica: the index of its origin; -1 if its container is not quasi-closed."""
+    """Per replica: the index of its origin in the other columns; -1 if its container is not
+    quasi-closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ class QuasiClosed:
 
 
 def judge_quasi_closed(view: BatchView, rules: Rules) -> QuasiClosed:
-    """Judge the quasi-closed containers of a batch."""
+    """Return the facts about the quasi-closed containers of a batch."""
     containers, replicas = view.batch.containers, view.batch.replicas
     is_quasi = containers.state == SharedState.QUASI_CLOSED
     chosen = np.flatnonzero(is_quasi[replicas.container] & view.is_present)

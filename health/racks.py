@@ -33,7 +33,7 @@ def racks_required(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Int
 
 
 def rack_most(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
-    """Return the maximum number of each container's required replicas on one rack."""
+    """Return, for each container, how many of its required replicas one rack may have."""
     required = racks_required(factor, rack_count, is_scattered=is_scattered)
     return np.where(is_scattered, -(-factor // required), np.maximum(factor - 1, 1))
 
@@ -64,7 +64,8 @@ def _of_one(factor: int, rack_count: int, *, is_scattered: bool) -> tuple[int, i
 
 
 def is_misplaced(view: BatchView, rules: Rules) -> tuple[Bools, Bools]:
-    """Return which containers are on too few racks: now, and once all pending ops are done."""
+    """Return two masks of the containers whose replicas are badly spread over the racks: now, and
+    once all pending ops are done."""
     replicas, ops, nodes = view.batch.replicas, view.batch.ops, view.batch.nodes
     here = np.flatnonzero(view.is_present)
     now = _misplaced(view, rules, replicas.container[here], view.rack[here])

@@ -19,7 +19,7 @@ from health.words import ServiceState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatisCount:
-    """Counts per container; not valid for erasure-coded ones."""
+    """Counts per container; the values of erasure-coded containers are undefined."""
 
     healthy: Ints
     online: Ints

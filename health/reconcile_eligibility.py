@@ -47,7 +47,8 @@ class ReconcileEligibility:
     reasons: Ints
     """Mask of `REASONS`."""
     is_mendable: Bools
-    """Erasure-coded, with a damaged shard whose chunks can be computed from their stripes."""
+    """The container is erasure-coded, and has a damaged shard whose chunks can be computed from
+    their stripes."""
     is_wanted: Bools
     """The container may be reconciled, and there is a reason to do so."""
     redundancy: Ints
@@ -56,7 +57,7 @@ class ReconcileEligibility:
 
 
 def is_good(view: BatchView) -> Bools:
-    """Return the countable replicas without any known problem."""
+    """Return a mask of the countable replicas without any known problem."""
     replicas = view.batch.replicas
     return view.is_countable & (replicas.state != UNHEALTHY) & (replicas.findings == 0)
 
@@ -64,7 +65,8 @@ def is_good(view: BatchView) -> Bools:
 def judge_reconcile(
     view: BatchView, counts: Counts, compared: RootComparison, good: Bools
 ) -> ReconcileEligibility:
-    """Judge reconciles of every container; `good` is `is_good` of the view."""
+    """Return, for every container, whether it may and should be reconciled. `good` is the mask that
+    `is_good` returns."""
     eligibility = _eligibility(view)
     reasons = _reasons(view, compared)
     is_mendable = _is_mendable(view, compared, eligibility, good)
@@ -128,8 +130,8 @@ def _reasons(view: BatchView, compared: RootComparison) -> Ints:
 
 
 def _is_late(view: BatchView) -> Bools:
-    """Return the undamaged QUASI_CLOSED replicas whose commit id is lower than that of their CLOSED
-    container.
+    """Return a mask of the undamaged QUASI_CLOSED replicas whose commit id is lower than that of
+    their CLOSED container.
     """
     replicas = view.batch.replicas
     last = view.of_container(view.batch.containers.sequence_id)
@@ -138,12 +140,13 @@ def _is_late(view: BatchView) -> Bools:
 
 
 def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
-    """Return the CLOSED containers with a late replica, in which all replicas at the last commit
-    have the same data.
+    """Return a mask of the CLOSED containers that have a late replica, and in which all replicas at
+    the last commit have the same data.
 
-    A reconcile sets the commit id of the late replica, and then it can be closed; a shard first
-    receives its missing blocks. There is no other way to close it, because a close requires the
-    commit id. The replica cannot be replaced if no other datanode has room.
+    A reconcile sets the commit id of the late replica, so that the replica can be closed. A late
+    shard first receives its missing blocks. A close command alone does not help, because it
+    requires the commit id. To replace the replica, another datanode with enough space would be
+    needed.
     """
     replicas, rows = view.batch.replicas, view.rows
     last = view.of_container(view.batch.containers.sequence_id)
@@ -156,16 +159,16 @@ def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
 def _is_mendable(
     view: BatchView, compared: RootComparison, eligibility: Ints, good: Bools
 ) -> Bools:
-    """Return the erasure-coded containers that Suture's datanodes can repair. They compute a
-    damaged chunk from its stripe; Ozone rejects such reconciles. The computation needs as many
-    other shards as the code has data shards. A damaged shard is also a source, because its damage
-    is seldom in the same stripe.
+    """Return a mask of the erasure-coded containers that Suture's datanodes can repair. They
+    compute a damaged chunk from its stripe; Ozone rejects such reconciles. The computation needs as
+    many other shards as the code has data shards. A damaged shard is also a source, because its
+    damage is seldom in the same stripe.
 
-    If shards of one index have different roots, it is unknown which one is correct. If one of them
-    is good and in service, the damaged shard is deleted instead of repaired, unless its node is in
-    maintenance. Otherwise it is repaired: a computed chunk must match the row of the damaged shard,
-    so the repair restores its own data and the roots still differ. A late shard receives its
-    missing blocks.
+    If shards of one index have different roots, it is unknown which root is correct. If one of
+    these shards is good and in service, the damaged shard is deleted instead of repaired, unless
+    its node is in maintenance. Otherwise the damaged shard is repaired: a computed chunk must match
+    the row of the damaged shard, so the repair restores its own data and the roots still differ. A
+    late shard receives its missing blocks.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
@@ -191,8 +194,8 @@ def _is_mendable(
 
 
 def _redundancy(view: BatchView, counts: Counts, compared: RootComparison, good: Bools) -> Ints:
-    """Return the redundancy. If roots differ, only the replicas of the most frequent root count,
-    because it is unknown which root is correct.
+    """Return the redundancy of each container. If roots differ, only the replicas of the most
+    frequent root count, because it is unknown which root is correct.
     """
     is_disputed = compared.checksum_class <= ChecksumClass.MISMATCH_MINORITY
     ratis = np.where(is_disputed, compared.agreeing_max, view.rows.tally(good)) - 1

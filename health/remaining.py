@@ -28,7 +28,7 @@ class Remainder:
 
 
 def remainder(view: BatchView, mask: Bools) -> Remainder:
-    """Count the replicas in a mask."""
+    """Return the counts of the replicas in a mask."""
     replicas, containers, rows = view.batch.replicas, view.batch.containers, view.rows
     width = view.of_container(containers.data + containers.parity)
     mask = mask & (~view.is_shard | ((replicas.index > 0) & (replicas.index <= width)))
@@ -48,33 +48,34 @@ def needed_to_read(view: BatchView) -> Ints:
 
 
 def spare_count(view: BatchView, mask: Bools) -> Ints:
-    """Return how many replicas in a mask must be lost before the container is unreadable. For
-    copies this is their number. A value below 1 means that the container is unreadable now.
+    """Return how many replicas in a mask must be lost before their container is unreadable. For a
+    replicated container this is the number of its replicas in the mask. A value below 1 means that
+    the container is unreadable now.
     """
     return remainder(view, mask).count - needed_to_read(view) + 1
 
 
 def is_readable(view: BatchView, mask: Bools) -> Bools:
-    """Return which containers can be read completely from the replicas in a mask."""
+    """Return a mask of the containers that can be read completely from the replicas in `mask`."""
     return spare_count(view, mask) > 0
 
 
 def answering(view: BatchView) -> Bools:
-    """Return the good replicas on nodes that answer."""
+    """Return a mask of the good replicas on nodes that answer."""
     return view.is_present & ~view.is_bad & view.is_reachable
 
 
 def confirmed(view: BatchView) -> Bools:
-    """Return the replicas on answering nodes in service that have reported all their replicas since
-    the control plane's start.
+    """Return a mask of the replicas on answering nodes in service that have reported all their
+    replicas since the control plane's start.
     """
     is_here = view.is_present & view.is_reachable & view.is_confirmed
     return is_here & (view.service == ServiceState.IN_SERVICE)
 
 
 def whole(view: BatchView) -> Bools:
-    """Return the replicas that have all commits and remain in service: confirmed, CLOSED, loaded,
-    without findings, and not being deleted.
+    """Return a mask of the replicas that have all commits and remain in service: confirmed, CLOSED,
+    loaded, without findings, and not being deleted.
     """
     replicas = view.batch.replicas
     is_complete = replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
@@ -83,8 +84,8 @@ def whole(view: BatchView) -> Bools:
 
 
 def sound(view: BatchView) -> Bools:
-    """Return the usable replicas of quasi-closed containers: confirmed, QUASI_CLOSED, loaded, with
-    a tree, without findings, and not excluded.
+    """Return a mask of the usable replicas of quasi-closed containers: confirmed, QUASI_CLOSED,
+    loaded, with a tree, without findings, and not excluded.
     """
     replicas = view.batch.replicas
     is_quasi = (replicas.state == SharedState.QUASI_CLOSED) & replicas.has_root
@@ -96,14 +97,14 @@ def _is_unharmed(view: BatchView) -> Bools:
 
 
 def trees(view: BatchView, rows: Ints, *keys: Ints) -> Groups:
-    """Group rows with the same keys and the same tree, including its tombstones."""
+    """Return the groups of `rows` that have equal keys and equal trees, including tombstones."""
     replicas = view.batch.replicas
     tree = (replicas.algorithm[rows], replicas.root[rows], replicas.tombstones[rows])
     return Groups.of(*keys, *tree)
 
 
 def agree(view: BatchView, mask: Bools) -> Bools:
-    """Return the containers in which all replicas in a mask have equal trees."""
+    """Return a mask of the containers in which all replicas in `mask` have equal trees."""
     rows = np.flatnonzero(mask)
     owner = view.rows.owner[rows]
     kinds = np.bincount(owner[trees(view, rows, owner).first], minlength=view.rows.count)
@@ -120,13 +121,14 @@ def is_equal(view: BatchView, one: Ints, other: Ints | int) -> Bools:
 
 
 def covers(view: BatchView, one: Ints, other: Ints | int) -> Bools:
-    """Return for pairs of whole shards of an index whether the first makes the other unnecessary.
+    """Return a mask over pairs of whole shards of an index: True if shard `one` makes shard `other`
+    unnecessary.
 
-    This is true for equal trees. It is also true for a shard that returned after another datanode
-    had rebuilt it. A rebuilt shard has the live blocks but no tombstones of earlier deletes, so its
-    root differs forever. If no delete is pending and both shards have equally many live blocks, the
-    rebuilt shard has no additional data. The shard with the tombstones is kept, because its root is
-    the root of all earlier replicas of this index.
+    This is true if the trees are equal. It is also true if `one` returned after another datanode
+    had rebuilt the index as `other`. A rebuilt shard has the live blocks but no tombstones of
+    earlier deletes, so its root differs forever. If no delete is pending and both shards have
+    equally many live blocks, the rebuilt shard has no additional data. The shard with the
+    tombstones is kept, because its root is the root of all earlier replicas of this index.
     """
     replicas = view.batch.replicas
     found = replicas.has_root[one] & replicas.has_root[other]
@@ -138,8 +140,9 @@ def covers(view: BatchView, one: Ints, other: Ints | int) -> Bools:
 
 
 def is_kept_by_origin(view: BatchView, origins: Origins, rows: Ints, bad: Ints) -> Bools:
-    """Return for each bad replica whether sound replicas (`rows`) of its origin have at least its
-    commit id, and whether those with the highest commit id have equal trees.
+    """Return a mask over the `bad` replicas: True if the sound replicas (`rows`) of the same origin
+    have its data. The highest commit id of these sound replicas must be at least that of the bad
+    replica, and all sound replicas with the highest commit id must have equal trees.
     """
     replicas, of_row = view.batch.replicas, origins.of_row
     count = len(origins.container)
@@ -151,7 +154,7 @@ def is_kept_by_origin(view: BatchView, origins: Origins, rows: Ints, bad: Ints) 
 
 
 def without(batch: ContainerBatch, is_gone: Bools) -> ContainerBatch:
-    """Return a copy of a batch without some of its replicas."""
+    """Return a copy of a batch without the replicas in the mask `is_gone`."""
     held, stays = batch.replicas, ~is_gone
     left = Replicas(**{f.name: getattr(held, f.name)[stays] for f in fields(Replicas)})
     return replace(batch, replicas=left)

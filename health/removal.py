@@ -82,7 +82,7 @@ class Removals:
         return row is not None and bool(self._whole[row] & ~is_barred[row])
 
     def may_remove(self, container_id: int, datanode_id: str, *, keep_count: int) -> bool:
-        """Return True if enough replicas remain without a replica.
+        """Return True if enough replicas of a container remain without the replica on a datanode.
 
         For a replicated container, `keep_count` whole and equal copies must remain. For a
         quasi-closed container, `_may_leave_origin` must be true, and for a shard
@@ -109,12 +109,12 @@ class Removals:
 
     def witnesses(self, container_id: int, datanode_id: str) -> list[str]:
         """Return the datanodes that can prove that they have the data of a replica, so that the
-        replica may be removed; empty for a shard that no other node has.
+        replica may be removed. Return an empty list for a shard that no other node has.
 
-        In a quasi-closed container these have an equal replica of any origin with at least the same
-        commit id. No tree is equal to that of a damaged replica; its witnesses are sound replicas
-        of the same origin, which have all its data. Other datanodes would read their complete
-        replica without proving anything.
+        In a quasi-closed container, these datanodes have an equal replica of any origin with at
+        least the same commit id. No tree is equal to the tree of a damaged replica; therefore its
+        witnesses have a sound replica of the same origin, which has all its data. Other datanodes
+        are not returned, because they would read their complete replica without proving anything.
         """
         view, box = self._view, self._box(container_id)
         row = self._row(box, datanode_id)
@@ -147,7 +147,7 @@ class Removals:
         """Return bad copies that other copies make unnecessary, by ascending commit id, then by
         ascending number of blocks.
 
-        At least one whole copy remains; in a quasi-closed container a sound copy of the same
+        At least one whole copy remains, or in a quasi-closed container a sound copy of the same
         origin.
         """
         view, replicas = self._view, self._view.batch.replicas

@@ -55,7 +55,8 @@ class RootComparison:
 
 
 def incomparable_reasons(view: BatchView, compared: RootComparison) -> Ints:
-    """Return, per container, the reason why it is NOT_COMPARABLE; UNKNOWN for the others."""
+    """Return, for each container, the reason why it is NOT_COMPARABLE, as a code of `Incomparable`;
+    UNKNOWN if the container has another class."""
     state = view.batch.containers.state
     is_grey = compared.checksum_class == ChecksumClass.NOT_COMPARABLE
     is_written = (state != SharedState.CLOSED) & (state != SharedState.QUASI_CLOSED)
@@ -71,13 +72,13 @@ def incomparable_reasons(view: BatchView, compared: RootComparison) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Votes:
-    """The votes: rows in `known` with equal roots form groups, and comparable groups form
-    contests."""
+    """The votes: the replicas in `known` with equal roots form a group, and the groups of one
+    container, index and algorithm form a contest."""
 
     known: Ints
     roots: Groups
     contest: Ints
-    """The contest of each group: all roots of one container, index and algorithm."""
+    """The contest number of each group."""
     contest_first: Ints
     """For each contest the position of one of its rows in `known`."""
     has_majority: Bools

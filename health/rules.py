@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The parameters for a whole batch."""
+    """The parameters, which apply to all containers of a batch."""
 
     maintenance_min: int = 2
     """Replicas of a Ratis container that stay online during maintenance."""
@@ -14,7 +14,8 @@ class Rules:
     """EC indexes beyond `data` that stay online during maintenance."""
 
     best_origin_copies: int = 3
-    """Replicas to keep of a stuck quasi-closed container's origins with the highest commit id."""
+    """Replicas to keep of each origin of a stuck quasi-closed container that has its highest commit
+    id."""
 
     other_origin_copies: int = 2
     """Replicas to keep of each other origin of a stuck quasi-closed container."""

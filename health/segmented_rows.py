@@ -3,7 +3,7 @@
     rows      r0 r1 r2 | r3 | r4 r5 |      sorted by their owner
     starts    0          3    4       6    owner i has rows starts[i] to starts[i + 1]
 
-An owner may have no rows. Its count is 0, and its value is the default.
+An owner may have no rows. Its counts are then 0, and its other results are the default.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,8 @@ class Segments:
 
     @classmethod
     def of(cls, owner: Ints, count: int) -> "Segments":
-        """Return the segments of rows whose owners, numbered below `count`, ascend."""
+        """Return the segments of rows. `owner` has the owner of each row, ascending and below
+        `count`."""
         starts = np.zeros(count + 1, dtype=np.int64)
         np.cumsum(np.bincount(owner, minlength=count), out=starts[1:])
         return cls(owner, starts)
@@ -56,37 +57,39 @@ class Segments:
         return np.bincount(self._passing(mask), minlength=self.count)
 
     def by_code(self, mask: Bools, codes: Ints, width: int) -> Ints:
-        """Return for each code below `width` an array with the number of each owner's rows in the
-        mask."""
+        """Return an array with a row for each code below `width`: the number of each owner's rows
+        in the mask that have the code."""
         rows = np.flatnonzero(mask)
         keys = codes[rows] * self.count + self.owner[rows]
         return np.bincount(keys, minlength=self.count * width).reshape(width, -1)
 
     def some(self, mask: Bools) -> Bools:
-        """Return which owners have a row in the mask."""
+        """Return a mask of the owners that have a row in the mask."""
         found = np.zeros(self.count, dtype=np.bool_)
         found[self._passing(mask)] = True
         return found
 
     def every(self, mask: Bools) -> Bools:
-        """Return which owners have all rows in the mask, including owners without rows."""
+        """Return a mask of the owners whose rows are all in the mask; True for owners without
+        rows."""
         return ~self.some(~mask)
 
     def highest(self, values: Ints, default: int, mask: Bools) -> Ints:
-        """Return each owner's highest value in the mask, at least `default`."""
+        """Return the highest value of each owner's rows in the mask, but at least `default`."""
         found = np.full(self.count, default, dtype=np.int64)
         rows = np.flatnonzero(mask)
         np.maximum.at(found, self.owner[rows], values[rows])
         return found
 
     def total(self, values: Ints) -> Ints:
-        """Return each owner's sum, as integers."""
+        """Return the sum of the values of each owner's rows."""
         sums = np.zeros(len(values) + 1, dtype=np.int64)
         np.cumsum(values, out=sums[1:])
         return np.diff(sums[self.starts])
 
     def bits(self, places: Ints, mask: Bools) -> Ints:
-        """Return each owner's bit mask of the places, below 63, of its rows in the mask."""
+        """Return, for each owner, a number in which bit `places[row]` is set for each of its rows
+        in the mask. Places must be below 63."""
         found = np.zeros(self.count, dtype=np.int64)
         rows = np.flatnonzero(mask)
         np.bitwise_or.at(found, self.owner[rows], np.int64(1) << places[rows])
@@ -142,14 +145,15 @@ class Groups:
         return np.bincount(rows, minlength=self.count)
 
     def some(self, mask: Bools) -> Bools:
-        """Return which groups have a row in the mask."""
+        """Return a mask of the groups that have a row in the mask."""
         found = np.zeros(self.count, dtype=np.bool_)
         found[self.of_row[np.flatnonzero(mask)]] = True
         return found
 
 
 def _combine_keys(keys: tuple[NDArray[Any], ...]) -> tuple[Ints, int]:
-    """Return one number per row that sorts the rows as all keys together do, and an upper bound."""
+    """Return one number per row that sorts the rows like all keys together. Also return an upper
+    bound of the numbers."""
     total = np.zeros(len(keys[0]), dtype=np.int64)
     if not len(total):
         return total, 1
@@ -201,7 +205,7 @@ def first_that_holds(rules: Sequence[tuple[Bools, int]], default: int) -> Ints:
 
 
 def is_among(keys: Ints, sorted_keys: Ints) -> Bools:
-    """Return which keys are in `sorted_keys`."""
+    """Return a mask of the keys that are in `sorted_keys`."""
     if not len(sorted_keys):
         return np.zeros(len(keys), dtype=np.bool_)
     places = np.minimum(np.searchsorted(sorted_keys, keys), len(sorted_keys) - 1)

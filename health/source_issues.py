@@ -2,7 +2,7 @@
 
 A replica with findings has damaged chunks. If roots differ, it is unknown which replica is correct,
 but a replica that agrees with fewer others is more likely wrong. The plan uses such a replica as a
-source only if there is no better one, and the row names the problem.
+source only if there is no better one, and the row of the plan names the problem.
 """
 
 from enum import IntEnum
@@ -19,7 +19,7 @@ DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
 
 
 class SourceIssue(IntEnum):
-    """Codes of `DOUBTS`: the known problem of a replica as a source."""
+    """Known problems with the use of a replica as a source. The codes are indexes in `DOUBTS`."""
 
     NONE = 0
     UNHEALTHY = 1
@@ -48,7 +48,7 @@ def source_issues(view: BatchView) -> Ints:
 
 
 def _disputed(view: BatchView, rows: Ints) -> Ints:
-    """Return those of `rows` whose containers have different roots among `rows`."""
+    """Return the rows whose container has different roots among `rows`."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
     any_root = np.empty(view.rows.count, dtype=np.int64)

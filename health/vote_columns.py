@@ -1,4 +1,5 @@
-"""Votes as columns: the votes each volume could lose and lost, and the places of volumes.
+"""Votes as columns: the votes that each volume lost or could have lost, and its place in the
+cluster.
 
 unit (a volume of a node) ─► datanode ─► rack
                                     └──► version
@@ -19,7 +20,7 @@ LEVELS: Final = ("volume", "datanode", "rack", "version")
 """Levels of possible suspects, smallest first."""
 
 PARTS_OF: Final = {"datanode": "volume", "rack": "datanode", "version": "datanode"}
-"""The level of each level's parts."""
+"""For each level that has parts, the level of the parts."""
 
 
 def summed_by(places: Ints, values: Floats | Ints | Bools, count: int) -> Floats:
@@ -49,7 +50,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Duels:
-    """Votes of replicas in contests where all other replicas had one other version, by unit."""
+    """Votes of replicas whose peers all had one other software version. A row has the votes of one
+    unit against one version."""
 
     unit: Ints
     against: tuple[str, ...]
@@ -65,7 +67,8 @@ class Units:
     lost: Floats
     levels: dict[str, Level]
     labels: dict[tuple[str, str], tuple[str, str]]
-    """Names in reports for members with the same units as a member of another level."""
+    """(level, name) as it is reported, for each member with the same units as a member of another
+    level."""
     duels: Duels
 
     @classmethod
@@ -100,7 +103,7 @@ class Units:
         )
 
     def without(self, duels: Bools) -> "Units":
-        """Return the units without the votes of some duels."""
+        """Return the units without the votes of the duels in a mask."""
         own = self.duels
         exposed, lost = (
             summed_by(own.unit[duels], column[duels], len(self.exposed))
@@ -112,8 +115,9 @@ class Units:
 def _levels(
     columns: dict[str, list[str]],
 ) -> tuple[dict[str, Level], dict[tuple[str, str], tuple[str, str]]]:
-    """Return the levels. A node's only volume is reported as the node, a rack of one node likewise,
-    and a rack whose nodes are all those of a version as both.
+    """Return the levels, and the labels of members (`Units.labels`). A node's only volume is
+    reported as the node, and so is a rack or version of a single node. A rack and a version with
+    the same nodes are reported as "rack or version".
     """
     names, codes = {}, {}
     for level, words in columns.items():

@@ -94,9 +94,9 @@ class ServiceState(IntEnum):
 
     IN_SERVICE = 0
     DECOMMISSION = 1
-    """Decommissioning or decommissioned: its replicas do not count, but may be read."""
+    """The node is decommissioning or decommissioned: its replicas do not count, but may be read."""
     MAINTENANCE = 2
-    """Entering or in maintenance: its replicas are expected to return."""
+    """The node enters or is in maintenance: its replicas are expected to return."""
 
 
 SERVICE_OF: Final = {
@@ -207,7 +207,7 @@ DISPUTED: Final = CLASSES[:3]
 """Classes in which it is unknown which of the answering replicas is correct."""
 
 DIFFERING: Final = (*DISPUTED, "EXPLAINED")
-"""Classes in which replicas reported different roots or contradictions."""
+"""Classes in which replicas reported different roots, or a datanode reported a contradiction."""
 
 
 class ChecksumClass(IntEnum):
@@ -267,17 +267,18 @@ class Action(IntEnum):
 
 
 def flag_bit(name: str) -> int:
-    """Return the bit of a flag."""
+    """Return the number in which only the bit of this flag is set."""
     return 1 << FLAGS.index(name)
 
 
 def flag_names(flags: int) -> list[str]:
-    """Return the names of the bits that are set."""
+    """Return the names of the flags whose bits are set."""
     return [name for i, name in enumerate(FLAGS) if flags >> i & 1]
 
 
 def states_counted(health: int, *, is_stuck: bool) -> list[int]:
-    """Return every state that Ozone's report counts; QUASI_CLOSED_STUCK is counted in addition."""
+    """Return the health states under which Ozone's report counts a container of state `health`. A
+    stuck container is also counted as QUASI_CLOSED_STUCK."""
     stuck = int(HealthState.QUASI_CLOSED_STUCK)
     if not is_stuck:
         return [health] if health else []

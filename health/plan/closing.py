@@ -1,4 +1,4 @@
-"""Rules for replicas that must follow their container's state."""
+"""Plan rules for replicas to close, because their container has a later state."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from health.words import Action, HealthState, SharedState
 
 
 def close(scene: PlanInput) -> Iterable[PlanRows]:
-    """Close the replicas that must follow their container's state (handlers 1 to 4)."""
+    """Plan to close the replicas that must follow their container's state (handlers 1 to 4)."""
     view, replicas, containers = scene.view, scene.view.batch.replicas, scene.view.batch.containers
     state, is_ec = containers.state, view.is_ec
     is_quasi = view.is_present & (replicas.state == SharedState.QUASI_CLOSED)

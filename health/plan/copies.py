@@ -29,13 +29,13 @@ from health.words import (
 )
 
 GIVEN_UP: Final = (HealthState.UNHEALTHY, HealthState.UNHEALTHY_UNDER_REPLICATED)
-"""Reason for EC containers with fewer intact shards than a reconstruction needs."""
+"""Health states of EC containers with fewer intact shards than a reconstruction needs."""
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
-    """Return a mask of the best rows of each group: the sound rows of the first of `kinds` that has
-    any. If no kind has a sound row, these are all rows of the first kind. `group` is the group
-    number of each row, below `count`.
+    """Return a mask of the best rows of each group: the sound rows in the first mask of `kinds`
+    that has a sound row of the group. If no mask has one, these are the group's rows in the first
+    mask. `group` is the group number of each row, below `count`.
     """
     chosen = kinds[0]
     is_open = np.ones(count, dtype=np.bool_)
@@ -49,11 +49,13 @@ def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -
 
 
 def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
-    """Return which replicas of the `asked` containers may be copied, and their rank.
+    """Return a mask of the replicas of the `asked` containers that may be copied. Also return the
+    rank of each replica as a source; lower ranks are used first, and QUASI_CLOSED replicas rank
+    last.
 
     Sources are replicas of the best available kind with the last commit. A replica with a known
-    problem is a source only if all others with as many commits have problems. QUASI_CLOSED replicas
-    rank last. Containers that need no copy are included.
+    problem is a source only if all others with as many commits have problems. The function does not
+    check whether a container needs a copy.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -76,12 +78,13 @@ def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
 
 
 def replicate(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan copies of a Ratis container's missing replicas, or a copy that improves the rack
+    """Plan copies for Ratis containers with too few replicas, or one copy that improves the rack
     spread."""
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
-    # A copy on another rack makes a replica surplus, and a copy in flight may be on another rack.
+    # Wait for pending operations: they may already improve the spread, and each copy to another
+    # rack makes another replica surplus.
     is_misplaced = (verdicts.state == HealthState.MIS_REPLICATED) & (verdicts.queue == Queue.UNDER)
     is_misplaced |= _is_crowded(scene)
     is_misplaced &= (view.adds == 0) & (view.deletes == 0)
@@ -113,8 +116,8 @@ def replicate(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _is_crowded(scene: PlanInput) -> Bools:
-    """Return a mask of the closed containers with surplus bad replicas whose good replicas are
-    exactly enough, but on too few racks. A rack with only bad replicas does not count.
+    """Return a mask of the closed containers that have surplus bad replicas and exactly enough good
+    replicas, and whose good replicas are on too few racks.
     """
     view, n = scene.view, scene.counts.ratis
     asked = (scene.verdicts.state == HealthState.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
@@ -127,8 +130,8 @@ def _is_crowded(scene: PlanInput) -> Bools:
 
 
 def replicate_origins(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan copies of the missing replicas of a stuck quasi-closed container's origin, from replicas
-    of the same origin.
+    """Plan copies for the origins of stuck quasi-closed containers that have too few replicas. The
+    sources are replicas of the same origin.
     """
     view, verdicts, origins = scene.view, scene.verdicts, scene.counts.quasi.origins
     is_short = verdicts.state == HealthState.QUASI_CLOSED_STUCK_UNDER_REPLICATED
@@ -171,7 +174,7 @@ def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
 
 
 def replicate_vulnerable(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan copies of UNHEALTHY replicas that are the only ones with an origin's last commit."""
+    """Plan copies of UNHEALTHY replicas if no other replica has the last commit of their origin."""
     view, quasi = scene.view, scene.counts.quasi
     count = view.rows.tally(quasi.is_vulnerable)
     applies = (
@@ -202,7 +205,7 @@ def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
     the same stripe.
     """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
-    # Not rebuilt: a replica that a repair may heal, or that is just arriving.
+    # Do not rebuild an index whose replica may be healed by a repair, or is just arriving.
     is_coming = (view.is_present & replicas.is_hopeful) | (
         ~view.is_gone & (replicas.state == RECOVERING)
     )
@@ -271,9 +274,10 @@ def _index_reasons(text: str, masks: Ints) -> Reasons:
 
 
 def move_indexes(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan a copy of each index whose only replica is on a leaving node, one row each.
+    """Plan a copy of each index that has a replica on a leaving node and none in service, one row
+    per index. Also copy the indexes in maintenance that need a second replica.
 
-    Any replica in maintenance is a possible source.
+    Replicas in maintenance are possible sources, too.
     """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     offline = ec.decommission_only | ec.maintenance_only
@@ -335,7 +339,7 @@ def spread_indexes(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _lowest(masks: Ints, counts: Ints) -> Ints:
-    """Return the `counts` lowest bits of each mask."""
+    """Return each mask reduced to its lowest set bits, at most as many as `counts` says."""
     taken = np.zeros(len(masks), dtype=np.int64)
     left, wanted = masks.copy(), counts.copy()
     while (wanted > 0).any() and left.any():

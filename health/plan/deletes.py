@@ -1,10 +1,10 @@
 """Plan rules for replicas to delete.
 
-Pending adds do not count as replicas, and replicas with pending deletes do not either. A rule
-deletes only replicas on answering nodes in service that have reported all their replicas. It
-deletes one replica per container and run, and every planner chooses the same replica. The required
-number of whole and equal replicas remains, on the required number of racks. A replica with more
-commits than the remaining ones is not deleted.
+Pending adds, and replicas with pending deletes, do not count as replicas. A rule deletes only
+replicas on answering nodes in service that have reported all their replicas. It deletes one replica
+per container and run, and every planner chooses the same replica. The required number of whole and
+equal replicas remains, on the required number of racks. A replica with more commits than the
+remaining ones is not deleted.
 """
 
 from collections.abc import Iterable
@@ -37,16 +37,16 @@ EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good rep
 
 
 def _first(scene: PlanInput, rows: Ints, *keys: Ints) -> Ints:
-    """Return one of `rows` per container: the first in the order of `keys`, of which the last is
-    the primary. Equal rows are ordered by `BatchView.places`."""
+    """Return one of `rows` for each container: the first one when sorted by `keys`, of which the
+    last is the primary key. Rows with equal keys are sorted by `BatchView.places`."""
     order = np.lexsort((scene.view.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]
 
 
 def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> PlanRows:
-    """Return one plan row per container, which deletes all its replicas in `rows`. The plan rows
-    ascend by owner."""
+    """Return one plan row per container, which deletes all replicas of the container in `rows`. The
+    plan rows ascend by container."""
     replicas = scene.view.batch.replicas
     box, place = np.unique(scene.view.rows.owner[rows], return_inverse=True)
     return rows_of(
@@ -93,8 +93,8 @@ def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
-    """Return which of these replicas can be deleted without reducing the rack spread below the
-    required or current number of racks.
+    """Return a mask of the replicas whose delete leaves their container on as many racks as before,
+    or at least on the required number.
 
     Only good replicas on answering nodes that stay in service count for racks.
     """
@@ -110,16 +110,16 @@ def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
 
 
 def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan the delete of one replica of a stuck quasi-closed container, if enough equal replicas of
-    its origin with as many commits remain. A damaged replica comes first, if the others have all
-    its data.
+    """Plan the delete of one replica of each stuck quasi-closed container with surplus replicas.
+    Enough equal replicas of the same origin must remain that have at least as many commits. A
+    damaged replica is deleted first, if the other replicas have all its data.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     origins, containers = scene.counts.quasi.origins, view.batch.containers
     by_origin = verdicts.state == HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED
     applies = by_origin | (verdicts.state == HealthState.OVER_REPLICATED)
     applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
-    applies &= verdicts.is_stuck  # otherwise it will soon be closed, and its origins become one
+    applies &= verdicts.is_stuck  # others will be closed soon, which ends the origins
     able = scene.staying & ~replicas.is_barred & view.of_container(applies)
     kept = able & sound(view)
     rows = np.flatnonzero(kept)
@@ -141,8 +141,9 @@ def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan the delete of one replica of an EC container in which each index has a whole replica: a
-    bad replica, else one of two replicas of an index, from the rack with the most replicas.
+    """Plan the delete of one replica of each EC container in which every index has a whole replica.
+    Delete a bad replica if there is one, else one of two whole replicas of an index, on the rack
+    with the most replicas.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
@@ -167,7 +168,8 @@ def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
-    """Return the highest commit id of the whole replicas of each `asked` replica's index."""
+    """Return, for each `asked` replica, the highest commit id of the whole replicas with the same
+    index; NO_BCSID if there are none."""
     replicas = scene.view.batch.replicas
     rows = np.flatnonzero(whole | asked)
     same = Groups.of(scene.view.rows.owner[rows], replicas.index[rows])
@@ -209,8 +211,7 @@ def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
 
 
 def delete_empty(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan the delete of all replicas of an empty container that report themselves as empty; not
-    forced."""
+    """Plan unforced deletes of all empty replicas of containers that are empty or DELETING."""
     view, replicas = scene.view, scene.view.batch.replicas
     is_going = view.batch.containers.state == ContainerOnlyState.DELETING
     is_going = (is_going | scene.counts.is_empty) & view.is_judged

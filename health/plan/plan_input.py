@@ -22,7 +22,7 @@ class PlanInput:
     verdicts: Verdicts
     compared: RootComparison
     doubts: Ints
-    """The known problem of each replica as a source (`health.source_issues`)."""
+    """The known problem with the use of each replica as a source, as a code of `SourceIssue`."""
 
     def chosen(self, when: Bools) -> Ints:
         """Return the indexes of the judged containers for which `when` is True."""
@@ -48,9 +48,9 @@ class PlanInput:
         return confirmed(self.view) & ~self.view.is_leaving
 
     def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> RaggedArray:
-        """Return a list for each of these containers: its replicas in the mask.
+        """Return, for each of these containers, the list of its replicas in the mask.
 
-        `order` ranks replicas within their container; the default is that of the batch.
+        `order` ranks replicas within their container; without it, they keep the order of the batch.
         """
         place = np.full(self.view.rows.count, -1, dtype=np.int64)
         place[containers] = np.arange(len(containers))

@@ -66,7 +66,7 @@ class PlanRows:
     sources: RaggedArray
     """Replicas to copy from, the best first, as rows of the batch."""
     targets: RaggedArray
-    """Replicas whose datanodes must act on them."""
+    """Replicas on which the action is performed, as rows of the batch."""
     indexes: RaggedArray
     copies: Ints
     """Number of new replicas needed."""
@@ -87,7 +87,8 @@ def rows_of(
     is_forced: Bools | bool = False,
     bytes_estimated: Ints | int = 0,
 ) -> PlanRows:
-    """Return one row for each container; a single value applies to all of them."""
+    """Return one plan row for each container. An argument that is a single value applies to all
+    rows."""
     count = len(container)
     words = np.empty(count, dtype=np.object_)
     words[:] = reason
@@ -133,5 +134,5 @@ def concatenate_rows(parts: Sequence[PlanRows]) -> PlanRows:
 
 
 def reasons_of(places: Ints, words: Sequence[str]) -> Reasons:
-    """Return the reason texts of some codes."""
+    """Return the text `words[place]` for each of the `places`."""
     return np.array(words, dtype=np.object_)[places]

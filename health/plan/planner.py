@@ -1,4 +1,4 @@
-"""The plan besides reconcile: replicate, reconstruct, delete, close.
+"""Plans all actions except reconciles: replicate, reconstruct, delete, close.
 
 The planner chooses no target node and applies no limits; the control plane does both, using its
 current state.

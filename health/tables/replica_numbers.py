@@ -16,8 +16,8 @@ ID_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """The numpy types of a number in an index (`kept`) and in reports (`reported`); values above
-    `high` are rejected.
+    """A numeric field of a replica: its numpy types in an index (`kept`) and in reports
+    (`reported`), and its maximum (`high`). Larger values are rejected.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ReplicaNumbers:
     bcsid: int = _number(">u8")
     used_bytes: int = _number(">u8")
     block_count: int = _number(">u8")
-    data_scan_at_ms: int = _number(">u8")  # 0: never read whole
+    data_scan_at_ms: int = _number(">u8")  # 0 = never read completely
     finding_count: int = _number(">u4", high=COUNT_MAX)
 
 

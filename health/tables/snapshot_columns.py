@@ -34,14 +34,15 @@ SCHEMA_VERSION: Final = 5
 """Version of these columns. Snapshots of other versions are refused, because columns differ."""
 
 RESULT_VERSION: Final = 3
-"""Version of a verification's result tables, in its manifest. Others are not applied."""
+"""Version of the result tables of a verification, written in its manifest. Results of other
+versions are not applied."""
 
 Row = Mapping[str, Any]
 """Values of one row by the names of its columns, without the snapshot's id. A column that may be
 null may be left out."""
 
 KEYS_TOLD_MAX: Final = 100
-"""Keys at risk that a manifest names."""
+"""Maximum number of keys at risk that a manifest names."""
 
 ROWS_PER_CONTAINER_MAX: Final = 16_383
 """Maximum number of replicas, or of pending ops, of one container. About twenty are usual; an
@@ -53,7 +54,7 @@ Kind = Literal["long", "int", "string", "boolean"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; its words are checked if `words` is not empty."""
+    """A column of a table. If `words` is not empty, every value must be one of them."""
 
     name: str
     kind: Kind
