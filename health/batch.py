@@ -62,7 +62,7 @@ class Containers:
     is_suppressed: Bools
     """True if an operator excluded the container from reports and plans."""
     owes_deletes: Bools
-    """True if a datanode with a replica has not yet received the delete of a block."""
+    """True if a datanode with a replica has not acknowledged the delete of a block."""
     is_known: Bools
 
 
@@ -105,8 +105,8 @@ class Replicas:
     tombstone_count: Ints
     """Number of tombstones in the replica's tree; 0 without a tree."""
     is_barred: Bools
-    """True if plans must not use the replica, because of an operator, its failures or its
-    datanode."""
+    """True if plans must not use the replica: an operator or repeated failures excluded it, or its
+    datanode gets no commands."""
     is_hopeful: Bools
     """True if the replica is bad, but a repair in place may fix it. While this is True, no copy
     replaces the replica."""
@@ -310,8 +310,8 @@ def _of_node(column: NDArray[Any], node: Ints, default: int) -> Ints:
 
 def _node_keys(container: Ints, node: Ints, nodes: Nodes, unknown: int) -> Ints:
     """Return, for each row, a number that identifies container and node, the same for replicas and
-    ops. Rows with an unknown node get the number `unknown`. Replicas and ops are called with
-    different `unknown`, so that they do not match.
+    ops. Rows with an unknown node get the number `unknown`. Callers pass different numbers for
+    replicas and ops, so that rows with unknown nodes do not match.
     """
     return np.where(node < 0, unknown, container * len(nodes.names) + node)
 

@@ -1,6 +1,6 @@
 """Commands `suture scm backup` and `suture scm restore`, for the control plane's state.
 
-They work on files, on the host of the control plane, whether it runs or not.
+They work on files on the host of the control plane. The control plane may be running or stopped.
 """
 
 import time

@@ -119,7 +119,7 @@ def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
     by_origin = verdicts.state == HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED
     applies = by_origin | (verdicts.state == HealthState.OVER_REPLICATED)
     applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
-    applies &= verdicts.is_stuck  # others will be closed soon, which ends the origins
+    applies &= verdicts.is_stuck  # others will soon be closed, and then their origins do not matter
     able = scene.staying & ~replicas.is_barred & view.of_container(applies)
     kept = able & sound(view)
     rows = np.flatnonzero(kept)

@@ -45,8 +45,8 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class _ClosePlan:
-    """A plan to close one container: with the close commands that are due, or by abandoning its
-    last commits."""
+    """A plan to close one container. If `short` is None, only the due close commands are sent.
+    Otherwise, the container is closed without its last commits."""
 
     container: Container
     after: Container  # the container after the close
@@ -90,11 +90,11 @@ class ContainerCloser(ControlComponent):
         self._quiet = self._state.settled()
 
     def advance(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
-        """Close containers that only lost commits, never acknowledged, prevent from closing.
+        """Close the containers that only lost, never acknowledged commits prevent from closing.
 
         `ended_short` are closed containers whose last commit is on no present datanode. After that
-        commit is abandoned, their replicas count as complete. Then they are moved, and surplus ones
-        are deleted.
+        commit is abandoned, their replicas count as complete. The control plane can then move these
+        replicas, and delete surplus ones.
         """
         waiting = self._state.containers.closing | self._state.replicas.unsettled
         waiting |= {number for number in ended_short if self._state.has_all_commits_of(number)}

@@ -25,7 +25,7 @@ class ContainerPage:
 
     batch: ContainerBatch
     rules: Rules
-    containers: tuple[Container | None, ...]  # in batch order; None: only replicas name it
+    containers: tuple[Container | None, ...]  # in batch order; None = only replicas name it
 
 
 class ContainerPages(ControlComponent):

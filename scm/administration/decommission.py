@@ -67,7 +67,7 @@ class DepartureStatus:
     health: NodeHealthState
     container_count: int
     copying_count: int
-    required: tuple[int, ...]  # containers that still need it; the rest is safe or not checked
+    required: tuple[int, ...]  # containers that still need the node; others are safe or unchecked
     unclosed_count: int
     locked_count: int  # containers that are unreadable without the node
     is_safe_to_stop: bool
@@ -84,7 +84,7 @@ class _Watch:
 
 
 class DatanodeAdminMonitor(ControlComponent):
-    """Lets nodes leave and return. Callers of undecorated methods hold the lock."""
+    """Moves nodes out of service and back. Callers of undecorated methods hold the lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         super().__init__(basis)
@@ -96,8 +96,8 @@ class DatanodeAdminMonitor(ControlComponent):
     def sync_op_state(
         self, change: StateChange, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
     ) -> None:
-        """Compare the operational state that a datanode stores with the control plane's; if they
-        differ, send the datanode the control plane's."""
+        """Compare the operational state that a datanode stores with that of the control plane. If
+        they differ, send the control plane's state to the datanode."""
         self._told[datanode_id] = (op_state, op_expiry_ms)
         node = self._state.nodes.get(datanode_id)
         if node is None or self._is_persisted(node):
@@ -149,7 +149,8 @@ class DatanodeAdminMonitor(ControlComponent):
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
     def advance(self, change: StateChange) -> list[str]:
-        """Advance the nodes that are leaving; return those whose state changed."""
+        """Check containers of the leaving nodes, and end expired maintenance. Return the ids of the
+        nodes whose operational state changed."""
         self._look_again()
         changed = []
         now_ms = self._clock.wall_ms()

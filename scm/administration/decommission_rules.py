@@ -40,7 +40,8 @@ DONE: Final = {
     OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
     OpState.ENTERING_MAINTENANCE: OpState.IN_MAINTENANCE,
 }
-"""By the state of a leaving node: its next state, when no container needs the node any more."""
+"""The next state for each state of a leaving node. The node gets it when no container needs the
+node any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class HoldManager(ControlComponent):
     def release(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:
-        """Resume the management of containers. With a datanode, release only its replicas of
-        them."""
+        """Resume the management of containers. With a datanode, release only the replicas of these
+        containers on this datanode."""
         decisions = []
         for number in container_ids:
             held = [

@@ -60,7 +60,7 @@ class StopTargets:
 
 @dataclass(slots=True)
 class ImpactTotals:
-    """The predicted state, summed up page by page. Lists of ids have only the first ones."""
+    """The predicted state, summed up page by page. Each list of ids has at most IDS_MAX."""
 
     container_count: int = 0
     already_count: int = 0

@@ -150,8 +150,8 @@ class OlderStates(ControlComponent):
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
     def _distrust(self, change: StateChange, since: Start, term: int) -> None:
-        """Treat this state as restored: schedule the recovery of all changes since it may have
-        become outdated, and enter safe mode. `term` is the highest known term."""
+        """Treat this state as restored: schedule the recovery of all changes made since the start
+        `since`, and enter safe mode. `term` is the highest known term."""
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [
             one.container_id

@@ -69,7 +69,7 @@ class PlanApplier(ControlComponent):
             decisions.append(self._apply(change, row, needed, dry_run=dry_run))
             if dry_run and row.action == CommandKind.DELETE and decisions[-1].code == "OK":
                 removed.add(row.container_id)
-            if decisions[-1].command_ids:  # another row about it would see a changed fingerprint
+            if decisions[-1].command_ids:  # judge later rows of this container anew
                 needs |= {row.container_id: []} | self._judge.rows([row.container_id])
         if not dry_run:
             return decisions
@@ -138,7 +138,8 @@ class PlanApplier(ControlComponent):
         return replace(decision, message=message)
 
     def _close_objection(self, row: PlanRow, container: Container) -> ContainerDecision:
-        """Return why the container of a row must not be closed; "" if it may be closed."""
+        """Return the decision on a close row for which no target is to be closed: AWAITS_REPAIR if
+        a target has the last commit but other data, otherwise STALE_PLAN."""
         held = {r.datanode_id: r for r in self._state.replicas.of(row.container_id)}
         differing = [
             node

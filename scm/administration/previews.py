@@ -113,8 +113,8 @@ class Previews(ControlComponent):
         )
 
     def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
-        """Return the commands to preview for a row that only confirms what the control plane orders
-        without a plan."""
+        """Return the commands to show in the preview of a row whose commands the control plane
+        orders without a plan."""
         sizes = {p.datanode_id: p.replica.used_bytes for p in case.placed}
         if row.action == CommandKind.DELETE:
             return tuple(
@@ -148,7 +148,7 @@ class Previews(ControlComponent):
         at_best_count: int,
     ) -> ContainerDecision:
         """Return a decision for a preview: the message, the commands, the number of copies before
-        and after, and the current fingerprint."""
+        and after (at least `at_best_count`), and the current fingerprint."""
         copies = self._judge.copy_count(container.container_id)
         shown = ContainerDecision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)

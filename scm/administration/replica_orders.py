@@ -94,7 +94,8 @@ class OperatorCommands(ControlComponent):
     ) -> list[ContainerDecision]:
         """Order a reconcile of each eligible container.
 
-        In safe mode, replicas or peers whose nodes may still call are not counted as missing.
+        In safe mode, a decision that replicas or peers are missing gets the code SAFE_MODE, because
+        their nodes may still send heartbeats.
         """
         order = partial(self._reconciles.order, change)
         decisions = self._previews.each(

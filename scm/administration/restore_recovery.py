@@ -2,13 +2,12 @@
 
 The recovery has these steps:
 
-1. All known nodes report all their replicas.
-2. Containers made since the backup are adopted, and their keys are brought back.
-3. Deletes that were carried out since the backup are recorded.
-4. The recovery ends; all later ids are higher than any id that was seen.
+1. All known nodes report all their replicas. 2. Containers made since the backup are adopted, and
+their keys are brought back. 3. Deletes that were carried out since the backup are recorded. 4. The
+recovery ends; all later ids are higher than any id that was seen.
 
-The backup is trusted if it records that data was stored. A missing record proves nothing, so
-nothing is deleted because the state does not contain it. Only two facts override a record:
+A record in the backup proves that the data was stored. A missing record proves nothing, so data is
+never deleted because the state has no record of it. Only two facts override a record:
 
 - A proven delete: no datanode has a block of the key, and at least one has its tombstone. Only a
   control plane orders tombstones.
@@ -154,8 +153,8 @@ class RestoreRecovery(ControlComponent):
 
         - Before the recovery ends: the containers that may have changed since the backup.
         - After the recovery: the containers that may be on datanodes which were missing during it.
-        - If the state was never restored: containers that it does not know, and `incomplete`, those
-          without blocks that keys need (normally none).
+        - If the state was never restored: the containers that the state does not know, and the
+          `incomplete` containers, which lack blocks that keys need (normally there are none).
         """
         state, asked = self._state, {*self._reports.unknown_container_ids, *incomplete}
         missing = self._safe_mode.reevaluate().missing
@@ -214,8 +213,9 @@ class RestoreRecovery(ControlComponent):
         """Delete keys whose blocks were deleted on datanodes after the backup; return their names,
         sorted.
 
-        Blocks of these keys that are still on datanodes are deleted again. The other blocks that
-        were deleted or stored in these containers belong to a later state.
+        Blocks of these keys that are still on datanodes are deleted again. A later state may have
+        stored or deleted other blocks in these containers. Therefore the allocated commit id of a
+        container is raised to its last commit id.
         """
         for one in looked:
             container = self._state.containers.get(one.container_id)
@@ -234,8 +234,8 @@ class RestoreRecovery(ControlComponent):
         return sorted(names)
 
     def _bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
-        """Record the puts that were found on datanodes; return one outcome per put. Of several puts
-        of one name, the oldest comes first."""
+        """Record the puts that were found on datanodes; return one outcome per put. If `found` has
+        several puts of one name, the oldest must come first."""
         containers = {block.container_id for key in found for block in key.blocks}
         named = self._state.keys.named_among(
             [(block.container_id, block.local_id) for key in found for block in key.blocks]
@@ -252,8 +252,8 @@ class RestoreRecovery(ControlComponent):
 
     def _finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
         """End the recovery, so that decisions may begin. Raise UnavailableError if known nodes have
-        not reported, unless forced; the error names the nodes. Data that only they have is not
-        recovered and remains on their disks.
+        not reported, unless forced; the error names the nodes. Data that only these nodes have is
+        not recovered and remains on their disks.
 
         An outdated state that was not restored from a backup also gets new ids, so that no block id
         is assigned twice.

@@ -25,7 +25,7 @@ class SettingRequest:
     works: tuple[WorkKind, ...]
     rack: str = ""
     value: str = ""
-    duration_ms: int = 0  # 0: until removed
+    duration_ms: int = 0  # 0 = until removed
     is_removal: bool = False
 
 

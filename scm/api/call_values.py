@@ -37,10 +37,10 @@ class Heartbeat:
     reports: tuple[NodeReplicaReport, ...]
     outcomes: tuple[CommandOutcome, ...]
     queues: tuple[tuple[str, int], ...]
-    op_state: OpState | None = None  # as the datanode stores it; None: never set
+    op_state: OpState | None = None  # as the datanode stores it; None = never set
     op_expiry_ms: int = 0
     seen_starts: tuple[ReportedStart, ...] = ()
-    refused: tuple[str, ...] = ()  # parts that break a rule and were left out
+    refused: tuple[str, ...] = ()  # texts about invalid parts that were left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ RACK_DEFAULT: Final = "/default-rack"
 RECONCILE_BYTES_MAX: Final = 256 * 1024  # of one outcome's detail; beyond it the chunk rows are cut
 
 CUT_SHORT: Final = frozenset({"interrupted", "no_peer"})  # results of reconciles that tried nothing
-UNREACHABLE: Final = "unreachable"  # of a peer
+UNREACHABLE: Final = "unreachable"  # state of a peer
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -234,7 +234,8 @@ def _believed(columns: Columns, where: str) -> Columns:
 
 
 def _reported(columns: Columns, datanode_id: str, now_ms: int) -> ReportedReplicas:
-    """Return the replicas with words of valid length; an empty origin means the datanode itself."""
+    """Return the replicas of a report. Words are cut to their maximum length, and an empty origin
+    is replaced by the datanode's id."""
     volumes = set(np.flatnonzero(np.bincount(columns.numbers["volume"])).tolist())
     words = [
         cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX)

@@ -91,8 +91,7 @@ ANY_NAMED: Final = reduce(or_, NAMED)
 
 @dataclass(frozen=True, slots=True)
 class HealthCounts:
-    """Number of containers by what an operator would do about them. Deleted containers are not
-    counted."""
+    """Number of containers by condition. Deleted containers are not counted."""
 
     all: int
     open: int
@@ -194,9 +193,9 @@ def flags_of(
 def has_missing_blocks(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
     """Return True if no replica can have all blocks that keys need, even if all replicas are equal.
 
-    A replica lacks blocks in two cases. It has fewer blocks than keys need, or not the last needed
-    commit. Or its deleted blocks and the needed blocks together are more than were ever allocated.
-    Return False while a replica has no tree, because it may still be open.
+    A replica lacks blocks in three cases: it has fewer blocks than keys need; its commit id is
+    below the last needed commit; or its deleted blocks and the needed blocks together are more than
+    were ever allocated. Return False while a replica has no tree, because it may still be open.
     """
     loaded = [replica for replica in replicas if not replica.load_error]
     return bool(loaded) and all(
@@ -218,8 +217,8 @@ def is_whole(replica: Replica) -> bool:
 
 
 class HealthTotals:
-    """Flags by container, and the count of each combination. Callers hold the control
-    plane's lock.
+    """Flags by container, and the number of containers with each combination of flags. Callers hold
+    the control plane's lock.
     """
 
     def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
@@ -281,8 +280,8 @@ class HealthTotals:
         return len(self._having[flag])
 
     def counts(self) -> HealthCounts:
-        """Return the counts as of the last moment at which no changed container waited for a
-        recount."""
+        """Return the counts by the recorded flags. Containers that wait for a recount (`due_count`)
+        are counted by their earlier flags, or as containers without flags."""
 
         def having(flags: Flag) -> int:
             return sum(count for known, count in self._counts.items() if known & flags)
@@ -357,8 +356,9 @@ def flags_of_all(
     of their replicas. `replica_counts` are the counts of `WantedCounts.of`. Replicas on nodes in
     `gone` do not count as present. `needs` are the needs of keys.
 
-    NOT_SAID marks a container that columns cannot decide. It has no count, may lack needed blocks,
-    or has trees of several algorithms, for which the order of its replicas matters.
+    NOT_SAID marks a container whose flags must be computed from its rows. Such a container has no
+    count, may lack needed blocks, or has trees of several algorithms, for which the order of its
+    replicas matters.
     """
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)

@@ -26,7 +26,7 @@ from suture.observe.metric_table import MetricTable, alone, counted, counter, ga
 from suture.runtime.loop import WorkerStatus
 
 VERSION: Final = version("suture")  # of this process, also after an upgrade of its files
-COUNTED_TOGETHER: Final = 512  # upper bounds for holds of the lock
+COUNTED_TOGETHER: Final = 512  # holds that are counted in one batch
 LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 

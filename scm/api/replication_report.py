@@ -20,7 +20,7 @@ SAMPLE_MAX: Final = 100  # containers named per condition (Ozone's default)
 class LastVerification:
     """The result of the last verification by Spark."""
 
-    at_ms: int = 0  # 0: no verification yet
+    at_ms: int = 0  # 0 = no verification yet
     decisions: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
 
@@ -29,7 +29,7 @@ class LastVerification:
 class RmReport:
     """Counts of containers, and samples of unhealthy ones."""
 
-    generated_at_ms: int  # 0: the first round has not ended
+    generated_at_ms: int  # 0 = the first round has not ended
     states: Mapping[ContainerState, int]
     conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first container ids
     verified: LastVerification

@@ -159,8 +159,8 @@ def _share(datanode_id: str, share: float) -> scm_pb2.NodeShare:
 def heartbeat_response(
     answer: HeartbeatAnswer, shown: ReportedStart, *, now_ms: int
 ) -> scm_pb2.HeartbeatResponse:
-    """Build the response to a heartbeat: a datanode's commands, and the facts of this control plane
-    start that the datanode stores."""
+    """Build the response to a heartbeat: the datanode's commands, and the facts about this start of
+    the control plane, which the datanode stores."""
     return scm_pb2.HeartbeatResponse(
         term=shown.term,
         start_id=shown.start_id,

@@ -45,8 +45,8 @@ class ScmService:
         return responses.heartbeat_response(answer, self._control.reported_start, now_ms=now_ms)
 
     def ConfirmDeletes(self, request: pb.ConfirmDeletesRequest) -> pb.ConfirmDeletesResponse:
-        """Return which deletes reported by a peer the control plane ordered, and which of the
-        blocks a key needs."""
+        """Return two lists of blocks that a peer reports as deleted: those whose delete the control
+        plane ordered, and those that a key needs."""
         claimed = datanode_wire.claimed_deletes_from(request)
         ordered, kept = self._datanodes.confirm_deletes(*claimed)
         return pb.ConfirmDeletesResponse(
@@ -175,9 +175,9 @@ class ScmService:
     def ListOutcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
         """Return outcomes of commands, and the ids of pending commands.
 
-        The size of a response is limited. An outcome beyond the limit is left out, although its
-        command is not pending, and the caller requests it again. To continue with older outcomes,
-        the caller passes the last returned id.
+        The size of a response is limited. Outcomes beyond the limit are left out, and the caller
+        requests them again: their commands are not among the pending ones. To continue with older
+        outcomes, the caller passes the last returned id.
         """
         command_ids = wire.command_ids_from(request.command_ids)
         before_id = wire.before_id_from(request)
@@ -239,7 +239,7 @@ class ScmService:
         return responses.QUEUES.message(self._queries.queues())
 
     def SafeMode(self, request: pb.SafeModeRequest) -> pb.SafeModeResponse:
-        """Return whether safe mode is on, enter it, or end it."""
+        """Enter or end safe mode, or only return whether it is on."""
         safe_mode = self._control.safe_mode
         if request.leave and request.enter:
             raise malformed("enter", "safe mode cannot be entered and left at once")
@@ -288,7 +288,7 @@ class ScmService:
         )
 
     def CheckStop(self, request: pb.CheckStopRequest) -> pb.CheckStopResponse:
-        """Return the effect if datanodes or volumes are switched off."""
+        """Return the effect of switching off datanodes or volumes."""
         return shutdown_impact_wire.IMPACT.message(
             self._control.impacts.analyze(shutdown_impact_wire.question_from(request))
         )
@@ -315,7 +315,7 @@ class ScmService:
         return pb.ListHoldsResponse(holds=responses.HOLD.messages(holds))
 
     def ChangeSettings(self, request: pb.ChangeSettingsRequest) -> pb.SettingsResponse:
-        """Pause or limit work, or end that."""
+        """Pause or limit work, or end a pause or limit."""
         settings = self._control.run_time.change(wire.setting_from(request))
         return responses.settings_message(settings)
 
@@ -342,7 +342,7 @@ class ScmService:
     def ListContainerKeys(
         self, request: pb.ListContainerKeysRequest
     ) -> pb.ListContainerKeysResponse:
-        """Return a page of keys that have blocks in some containers."""
+        """Return a page of keys that have blocks in the given containers."""
         asked = request.container_ids
         ids = wire.container_ids_from(asked) if asked or not request.at_risk else []
         page = self._queries.keys_in(

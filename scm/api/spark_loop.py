@@ -155,7 +155,7 @@ class SparkLoop:
 
     def _apply(self, run: Path) -> Counter[str]:
         codes: Counter[str] = Counter()
-        # The datanode scans by itself; such rows may be millions.
+        # Leave out scans: datanodes schedule them, and there may be millions of such rows.
         for page in plan_pages(FinishedRun.opened(str(run)), but=SCAN):
             decisions = self.control.plans.apply_plan(wire.plan_rows_from(page), dry_run=False)
             codes.update(str(decision.code) for decision in decisions)

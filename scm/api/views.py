@@ -77,8 +77,8 @@ def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
 
 
 def block_count(container: Container, replicas: Sequence[Replica]) -> int:
-    """Return the number of blocks of a container: that of the replica with most blocks, or else the
-    committed blocks."""
+    """Return the largest number of blocks of a replica that is not UNHEALTHY; the committed blocks
+    if there is none."""
     reported = [r.block_count for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=container.committed_count)
 

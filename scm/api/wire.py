@@ -1,5 +1,5 @@
-"""Converts protobuf to the control plane's values. Every field from clients and operators is
-checked only in this module.
+"""Converts protobuf to the control plane's values. The fields from clients and operators are
+checked in this module and nowhere else.
 
 Each function raises RefusedError(MALFORMED_REQUEST) if a field is invalid, before anything changes.
 The error names the field.
@@ -271,7 +271,7 @@ def parse_name(value: str, where: str) -> str:
 
 
 def parse_number(value: int, where: str) -> int:
-    """Return a number that the state can hold; 0 often means unset."""
+    """Return a number if the state can hold it (0 to ID_MAX). 0 often means unset."""
     return parse_int(value, where, low=0, high=ID_MAX)
 
 

@@ -122,8 +122,8 @@ def _build(
 
 
 def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]:
-    """Remove the oldest backups of a cluster. Damaged backups, those of other clusters, and the new
-    one (whatever time it has) remain."""
+    """Remove the oldest backups of a cluster. Damaged backups, backups of other clusters, and the
+    new backup (even if its time is older) remain."""
     to = new.parent
     others = [
         path

@@ -102,8 +102,8 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
     containers = ContainerTable()
     with (
         _disk_errors(directory),
-        # No other process has it open yet. On a full disk, a mapped lock file would end this
-        # process with SIGBUS.
+        # Open without a lock: no other process has the copy open yet, and on a full disk, a mapped
+        # lock file would end this process with SIGBUS.
         _opened(
             directory, map_size=size_bytes, metasync=True, sync=True, lock=False
         ) as environment,
@@ -156,7 +156,7 @@ def _look_at(
             is_in_place = table.key_bytes(table.key_of(value)) == bytes(key)
         except (ValueError, TypeError) as error:
             if isinstance(table, HistoryTable):
-                continue  # a start works without it
+                continue  # a start works without this row
             raise table.damaged(bytes(key), error) from error
         if not is_in_place:
             raise table.damaged(bytes(key), ValueError("the row belongs to another key"))

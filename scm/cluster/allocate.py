@@ -23,7 +23,7 @@ class TargetCandidate:
     rack: str
     capacity_bytes: int
     available_bytes: int
-    largest_volume_bytes: int  # on the volume with most space: a replica is on one volume
+    largest_volume_bytes: int  # free on the volume with most space: a replica is on one volume
     used_bytes: int
     scheduled_bytes: int  # promised to open containers, but not used yet
     has_failed_lately: bool = False

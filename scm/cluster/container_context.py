@@ -111,10 +111,10 @@ def _misplaced(case: ContainerContext, racks: list[str]) -> int:
 
 
 def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
-    """Return two sets of nodes that must not get a copy: those that count for racks, and the
-    others. Nodes in the first set have intact replicas (also in maintenance) or pending copies.
-    Those in the second have replicas that are unhealthy, leaving or being deleted. Nodes that died
-    in maintenance are in neither."""
+    """Return two sets of nodes that must not get a copy. The first set counts for racks: nodes with
+    an intact replica (also in maintenance) or with a pending copy. The second set does not: nodes
+    that leave, or whose replica is unhealthy or being deleted. Dead nodes with replicas are in
+    neither."""
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
         if p.health is NodeHealthState.DEAD:

@@ -57,8 +57,8 @@ class ContainerContexts:
         return datanode_id in self.reports.confirmed
 
     def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
-        """Return the indexes in `container_ids` of the containers with unhealthy replicas when last
-        evaluated."""
+        """Return the indexes in `container_ids` of the containers that had unhealthy replicas when
+        they were last evaluated."""
         return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
 
     def healable_holders(self, container_id: int) -> frozenset[str]:

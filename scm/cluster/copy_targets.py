@@ -23,7 +23,7 @@ def choose_targets(
 
     `used_racks` are the racks of the replicas that remain or are being made. Nodes in `excluded`
     are never chosen. `failed_at_s` maps nodes to the time of a recent failed copy of this
-    container. These nodes come last, the longest ago first.
+    container. These nodes come last, those with the oldest failure first.
 
     The order is that of `allocate.choose_nodes`: the rack with the fewest replicas comes first.
     This satisfies each rack policy as far as the cluster can.

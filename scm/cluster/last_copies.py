@@ -6,7 +6,7 @@ datanode was not DEAD at the last evaluation of nodes. After a change of a node'
 replicas are counted again.
 
 The list is a hint computed from reports. Nothing is deleted, copied or repaired because of it.
-Shards of an erasure-coded container are not copies of each other and are never in it.
+Shards of an erasure-coded container are not copies of each other and are never in the list.
 """
 
 from collections import defaultdict

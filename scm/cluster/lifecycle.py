@@ -3,8 +3,10 @@
 - An OPEN container becomes CLOSING when its writes end, or when one of its replicas is no longer
   open.
 - A CLOSING container becomes CLOSED when a replica is closed with all commits.
-- It becomes QUASI_CLOSED when a replica is closed without all commits, or when no replica is open.
-- If it was never written, it becomes DELETED. Only its row is removed; there is no data.
+- A CLOSING container becomes QUASI_CLOSED when a replica is closed without all commits, or when no
+  replica is open.
+- A CLOSING container that was never written becomes DELETED. Only its row is removed; there is no
+  data.
 - A QUASI_CLOSED container becomes CLOSED when a replica is closed with all commits.
 
 The writer knows the last committed bcsid. A replica with a lower bcsid is closed as QUASI_CLOSED. A
@@ -235,8 +237,8 @@ def _final_close(
     If a CLOSED replica has all commits, the trees must be equal, because a bcsid alone does not
     prove the data. Only a shard of the same index can be equal.
 
-    If there is no such replica, the bcsid is the only evidence. Most origins must then be seen, and
-    the datanode checks the bcsid again.
+    If there is no such replica, the bcsid is the only evidence. In this case most origins must have
+    been seen, and the datanode checks the bcsid again.
     """
     bcsid = container.sequence_id
     closed = [

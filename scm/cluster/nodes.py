@@ -24,7 +24,7 @@ from scm.state.starts import ReportedStart
 from suture.errors import Code, RefusedError
 from suture.runtime.backoff import backoff_s
 
-AVOIDED_HEARTBEATS: Final = 2  # pause after the first failed write to a node
+AVOIDED_HEARTBEATS: Final = 2  # heartbeat intervals to pause after the first failed write to a node
 
 _log = structlog.get_logger("suture.scm")
 
@@ -40,11 +40,11 @@ class Registration:
     cluster_id: str  # empty: the datanode has not joined a cluster yet
     boot_id: int
     volumes: tuple[ReportedVolume, ...]
-    op_state: OpState | None = None  # as the datanode stores it; None: never set
+    op_state: OpState | None = None  # as the datanode stores it; None = never set
     op_expiry_ms: int = 0
     layout_version: int = LAYOUT_VERSION
     seen_starts: tuple[ReportedStart, ...] = ()  # starts of this cluster's control planes
-    refused: tuple[str, ...] = ()  # parts that break a rule and were left out
+    refused: tuple[str, ...] = ()  # texts about invalid parts that were left out
 
 
 def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> NodeHealthState:
@@ -77,7 +77,7 @@ class NodeManager:
         """Nodes that the last call of `note_health` found DEAD, and that have not called since."""
 
     def register(self, change: StateChange, registration: Registration) -> bool:
-        """Record a datanode; return True if it is another process than the registered one.
+        """Record a datanode; return True if its process is not the one that was registered before.
 
         Raise RefusedError(WRONG_CLUSTER) if it belongs to another cluster. Raise
         RefusedError(WRONG_DATANODE) if another live datanode has its address.

@@ -2,8 +2,9 @@
 
 A full report names every replica of a datanode. It may come in several pages with one report_id.
 Only the last page may remove replicas that the report did not name. An incremental report names
-changes, and may arrive between the pages of a full report. A replica that it adds is not removed
-because the pages lack it. A replica that it removes is not added again by an older page.
+changes, and may arrive between the pages of a full report. A replica that the incremental report
+adds is kept, even if the pages lack it. A replica that it removes is not added again by an older
+page.
 
 A replica of a container that this SCM did not make is recorded and shown, but no command is sent
 for it. A delete of unknown data could destroy the last copy.
@@ -177,8 +178,8 @@ class ReportProcessor:
             or assembly.report_id != report.report_id
             or report.page > assembly.next_page  # a lower page is a repetition after a lost answer
         ):
-            # A page was lost. This page is true, but a replica that it lacks may be in the lost
-            # page.
+            # A page was lost. Record the replicas of this page, but remove none: a replica that it
+            # lacks may be in the lost page.
             self._assemblies.pop(datanode_id, None)
             _put_in(change, self.cut_off, datanode_id)
             change.on_commit(

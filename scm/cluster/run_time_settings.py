@@ -47,7 +47,7 @@ def pause_of(
     settings: Iterable[WorkControl], command: PendingCommand, racks: Collection[str], now_ms: int
 ) -> WorkControl | None:
     """Return the setting that keeps a command from being sent, or None. `racks` are the racks of
-    the datanodes that it concerns."""
+    the datanodes that the command concerns."""
     works = works_of(command)
     for setting in settings:
         if setting.work not in works or not is_current(setting, now_ms):

@@ -82,7 +82,8 @@ class SafeModeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReportedCount:
-    """Closed containers that keys need, and the number reported since the start."""
+    """Number of closed containers that keys need, and how many of them were reported since the
+    start."""
 
     reported_count: int
     needed_count: int
@@ -261,7 +262,7 @@ class SafeMode(ControlComponent):
         data_counts = np.fromiter(needed.values(), np.int64, len(needed))
         owner, rows = state.replicas.owned(ids)
         is_reported = data_counts <= self._indexes(owner, rows, self._seen, len(ids))
-        if not self._is_cold:  # of other containers nothing was known before the start
+        if not self._is_cold:  # nothing was known of other containers before the start
             before = self._indexes(owner, rows, self._seen | self._online, len(ids))
             is_reported = is_reported[data_counts <= before]
         return ReportedCount(int(np.count_nonzero(is_reported)), len(is_reported))
@@ -269,8 +270,8 @@ class SafeMode(ControlComponent):
     def _indexes(
         self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int
     ) -> NDArray[np.int64]:
-        """Return for each container the number of replica indexes that these nodes have
-        readable."""
+        """Return, for each container, the number of replica indexes of which these nodes have a
+        readable replica."""
         numbers, places = np.unique(rows["datanode"], return_inverse=True)
         is_one = np.array([w in node_ids for w in self._state.replicas.words(numbers.tolist())])
         is_good = ~np.isin(rows["state"], _UNREADABLE) & (rows["error"] == NO_WORD)

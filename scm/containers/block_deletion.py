@@ -188,8 +188,8 @@ class BlockDeletion(ControlComponent):
             )
 
     def resend_deletes(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Send the deletes of these containers again, once whenever their set of replicas has
-        changed.
+        """Send the deletes of these containers again, once after each change of their set of
+        replicas.
 
         A datanode that was away, and whose replica was not recorded when the others acknowledged,
         still has the blocks. Full copies get the delete by a reconcile. Shards are not compared
@@ -215,14 +215,15 @@ class BlockDeletion(ControlComponent):
     def _left_behind(self) -> set[int]:
         """Return the ids of CLOSING and QUASI_CLOSED containers that no key needs.
 
-        One replica may have a block of which no peer has the tombstone or the record.
+        Their deletes are sent again, because one replica may have a block of which no peer has the
+        tombstone or the record.
         """
         blocks_in = self._state.keys.blocks_in
         return {number for number in self._state.containers.closing if not blocks_in(number)}
 
     def _next_uneven(self, container_ids: Collection[int]) -> Sequence[int]:
-        """Return the next few of these containers, in rotation, because a disk that lost block
-        records may cause very many."""
+        """Return the next few of these containers, in rotation. There may be very many, for example
+        after a disk has lost block records."""
         ordered = sorted(container_ids)
         first = bisect_left(ordered, self._uneven_at)
         chosen = ordered[first : first + UNEVEN_PER_TURN]
@@ -276,7 +277,7 @@ class BlockDeletion(ControlComponent):
             known_by = (*transaction.acknowledged_by, outcome.datanode_id)
             change.put(self._state.transactions, replace(transaction, acknowledged_by=known_by))
             container_ids[key[0]] = None
-        for container_id in container_ids:  # it checks all transactions of the container
+        for container_id in container_ids:  # `finish` checks all transactions of the container
             self.finish(change, container_id)
 
     def finish(self, change: StateChange, container_id: int) -> None:
@@ -322,8 +323,8 @@ class BlockDeletion(ControlComponent):
     def delete_empty_containers(
         self, change: StateChange, container_ids: Iterable[int]
     ) -> list[int]:
-        """Delete containers that are empty, and restore deleted ones of which data appears; return
-        those that changed."""
+        """Delete containers that are empty, and restore deleted containers of which data appears.
+        Return the ids of the containers that changed."""
         changed = []
         asked = list(container_ids)
         is_held = self._state.replicas.has_data(np.array(asked, np.int64), self._nodes.dead)
@@ -361,7 +362,7 @@ class BlockDeletion(ControlComponent):
             seen = lifecycle.advance(container, step.event, now_ms=self._clock.wall_ms())
             change.put(self._state.containers, seen)
             if step.event in RETURNED:
-                self._begin_again(change, container_id)  # it missed the deletes of its peers
+                self._begin_again(change, container_id)  # the replica missed its peers' deletes
             change.on_commit(
                 lambda: _log.info(
                     "container_state_changed", container_id=container_id, state=seen.state

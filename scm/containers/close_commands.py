@@ -51,8 +51,8 @@ class CloseCommands(ControlComponent):
         self._attempts.pop(container_id, None)
 
     def close(self, change: StateChange, container: Container) -> list[int]:
-        """Queue the close commands of a container that are due; return the ids of all that are
-        pending.
+        """Queue the close commands of a container that are due. Return the ids of all its pending
+        close commands.
 
         A command is repeated, with growing pauses, until reports show its effect.
         """

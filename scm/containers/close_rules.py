@@ -117,8 +117,8 @@ def closure(
 
 
 def standing(container: Container, replica: Replica) -> str:
-    """Return the reason why a replica for which no close is due is not CLOSED; "" if it is
-    CLOSED."""
+    """Return the reason why a replica is not CLOSED although no close command is due for it; "" if
+    it is CLOSED."""
     node, state = replica.datanode_id, replica.state
     if replica.load_error:
         return f"{node} cannot load its replica"

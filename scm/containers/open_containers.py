@@ -235,11 +235,11 @@ class WriterSessions(ControlComponent):
         scheme: str,
         no_room: UnavailableError,
     ) -> Container:
-        """Take over a container of another session for this one, longest idle first.
+        """Take over a container of another session for this session, longest idle first.
 
         Prefer a container without uncommitted blocks. If none fits, close such containers until a
-        new one has space. Raise UnavailableError(BUSY) if only the uncommitted blocks of other
-        sessions prevent it, and otherwise `no_room`.
+        new container has space. Raise UnavailableError(BUSY) if only the uncommitted blocks of
+        other sessions prevent it, and otherwise `no_room`.
         """
         opened = [one for one in self._state.containers.open_all() if one.client_id != client_id]
         opened.sort(key=lambda one: (self._active_at_s.get(one.container_id, 0), one.container_id))
@@ -427,7 +427,7 @@ class WriterSessions(ControlComponent):
         )
         left = tuple(node for node in container.pipeline if node != datanode_id)
         short = replace(container, pipeline=left)
-        # A failed replica gets no later block: with its commit id it would claim the missed blocks.
+        # A failed replica gets no later block: its commit id would then cover the missed blocks.
         can_go_on = not container.is_sealed and self._goes_on(short)
         change.put(
             self._state.containers, short if can_go_on else replace(container, is_sealed=True)

@@ -29,7 +29,7 @@ class ContainerWait:
 
     container_id: int
     condition: str  # health state at the last check
-    since_ms: int  # 0: unknown, because the replicas only differ
+    since_ms: int  # 0 = unknown, because the replicas only differ
     try_count: int
     reasons: tuple[str, ...]
 

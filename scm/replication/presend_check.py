@@ -46,8 +46,9 @@ class PreSendCheck(ControlComponent):
                 return ()
 
     def _witnesses_of(self, command: PendingCommand, removals: Removals) -> tuple[str, ...]:
-        """Return the datanodes of which one must prove that it has the data before a replica is
-        deleted (docs/PROOFS.md). Return an empty tuple if the data is no longer needed."""
+        """Return the datanodes of which at least one must prove that it has the data before a
+        replica is deleted (docs/PROOFS.md). Return an empty tuple if the data is no longer needed.
+        """
         if self._state.containers.get(command.container_id) is None or not command.keep_count:
             return ()
         return tuple(removals.witnesses(command.container_id, command.datanode_id))

@@ -92,7 +92,7 @@ class ReplicationManager(ControlComponent):
         self._healing = healing
         self._judged = self._state.settled()
         self._states = UnhealthyContainers()
-        self.moving: set[int] = set()  # surplus on purpose until the balancer removes one
+        self.moving: set[int] = set()  # containers with a surplus until the balancer removes one
         self.uneven: set[int] = set()  # erasure-coded; a shard may have missed a delete
         self.short: set[int] = set()  # closed; the last commit is on no present datanode
         self.round_at_ms = 0  # end of the last round through all containers
@@ -237,7 +237,7 @@ class ReplicationManager(ControlComponent):
         found = self.targets(case, 1)
         if row.priority != MISPLACED_PRIORITY:
             return found
-        # A copy on a rack that already counts would be removed and made again for ever.
+        # A copy on a rack that already counts would be removed and made again forever.
         if case.container.scheme:
             [moved] = [p for p in case.placed if p.datanode_id == row.sources[0]]
             return [n for n in found if is_better_rack(case, moved, self._nodes.rack(n))]

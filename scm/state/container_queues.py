@@ -2,7 +2,8 @@
 one.
 
 A container whose check finds nothing to do is added to a set, and later rounds skip it. When a row
-about the container changes, the table itself removes it from the set, so it is checked again.
+about the container changes, the table removes the container from the set, so that it is checked
+again.
 
 There are millions of containers, and nearly all need nothing. A set therefore takes one byte per
 container, and a round through a million containers looks for zeros in an array. When a datanode
@@ -23,8 +24,8 @@ this control plane did not make."""
 
 
 class ContainerBitmap:
-    """A set of container ids that finds the ids it lacks (`missing`). Callers hold the control
-    plane's lock."""
+    """A set of container ids that can also list the ids that are not in it (`missing`). Callers
+    hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._marks = bytearray()
@@ -92,8 +93,8 @@ class DirtyContainers:
         self._many: list[NDArray[np.int64]] = []
 
     def discard(self, container_id: int) -> None:
-        """Record that a container changed. The name is that of `ContainerBitmap.discard`, which
-        tables also call."""
+        """Record that a container changed. The method is named like `ContainerBitmap.discard`,
+        because tables call both in the same way."""
         self._ids.add(container_id)
 
     def discard_all(self, container_ids: NDArray[np.int64]) -> None:

@@ -82,7 +82,7 @@ Said = ParamSpec("Said")
 
 
 class StateChange:
-    """An atomic change of several tables and counters. `StateDatabase.change` makes it."""
+    """An atomic change of several tables and counters. Use `StateDatabase.change` to begin one."""
 
     def __init__(self, state: "StateDatabase") -> None:
         self._state = state
@@ -337,16 +337,16 @@ class StateDatabase:
         change.run_after_commit()
 
     def settled(self) -> ContainerBitmap:
-        """Return a new empty set of containers. From now on, the tables remove each container that
-        changes from this set."""
+        """Return a new empty set of containers. From now on, the tables remove a container from
+        this set when the container changes."""
         made = ContainerBitmap()
         for table in self._tables():
             table.settled.append(made)
         return made
 
     def dirty_containers(self) -> DirtyContainers:
-        """Return a new collector. From now on, the tables add each container that changes to this
-        collector."""
+        """Return a new collector. From now on, the tables add a container to this collector when
+        the container changes."""
         made = DirtyContainers()
         for table in self._tables():
             table.settled.append(made)
@@ -369,7 +369,7 @@ class StateDatabase:
             settled.discard_all(stirred)
 
     def outcome(self, command_id: int) -> CommandOutcome | None:
-        """Read an outcome from disk; None if there is none."""
+        """Return the outcome of a command, read from disk; None if there is none."""
         with self._environment.read() as transaction:
             database = self._databases[self.outcomes.name]
             row = transaction.get(self.outcomes.key_bytes(command_id), db=database)
@@ -386,7 +386,7 @@ class StateDatabase:
         return self.recovered is None or container_id >= self.recovered.end_container_id
 
     def deleted_in(self, container_id: int) -> list[DeletedBlocks]:
-        """Read from disk which blocks of a container were deleted. This needs no lock."""
+        """Return the deleted blocks of a container, read from disk. The caller needs no lock."""
         prefix = id_key(container_id)
         found = []
         with self._environment.read() as transaction:

@@ -116,7 +116,7 @@ class Node:
     registered_at_ms: int
     last_heartbeat_at_ms: int  # as of the last durable change of this row
     was_online: bool = True  # at that time; a restarted SCM waits for nodes that were online
-    layout_version: int = LAYOUT_VERSION  # capacity of its volumes
+    layout_version: int = LAYOUT_VERSION  # layout version of its volumes
 
     @property
     def is_read_only(self) -> bool:
@@ -161,7 +161,7 @@ class Replica(ReplicaNumbers):
     state: ReplicaState
     origin_datanode_id: str
     is_empty: bool
-    tree: TreeSummary | None  # None: no tree yet, which is never 0 and never equal to another
+    tree: TreeSummary | None  # None = no tree yet, which is equal to no other tree
     volume_id: str
     load_error: str
     reported_at_ms: int
@@ -183,8 +183,9 @@ def data_count_of(scheme: str) -> int:
 
 
 def replica_bytes(scheme: str, length_bytes: int) -> int:
-    """Return the bytes of a block in the largest replica: of the block without an erasure code,
-    else of its longest shard. The first shard and the parity shards have that length."""
+    """Return the bytes that a block takes in the largest replica: its length without an erasure
+    code, else the length of its longest shard. The first shard and the parity shards have that
+    length."""
     if not scheme:
         return length_bytes
     code = parse_scheme(scheme)
@@ -223,7 +224,7 @@ class Container:
     client_id: str = ""
     is_sealed: bool = False
     allocated_bytes: int = 0
-    allocated_bcsid: int = 0  # bcsid of the newest allocated block; also their count
+    allocated_bcsid: int = 0  # bcsid of the newest allocated block; also the number of blocks
     committed_bytes: int = 0
     committed_count: int = 0
     close_reason: str = ""
@@ -330,10 +331,10 @@ class WorkControl:
 
     control: ControlKind
     work: WorkKind
-    rack: str  # of a pause; empty: all racks
+    rack: str  # rack of a pause; empty = all racks
     value: str  # bytes per second, or windows of the week
     since_ms: int
-    until_ms: int  # 0: until removed
+    until_ms: int  # 0 = until removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +371,8 @@ class PendingCommand:
     op_expiry_ms: int = 0
     queued_at_s: float = 0.0  # monotonic, of this process
     sent_at_s: float | None = None  # monotonic, of this process
-    lifetime_ms: int = 0  # the time sent to the datanode, from its receipt; 0: never sent
-    deadline_ms: int = 0  # the same on our wall clock, for display and Spark
+    lifetime_ms: int = 0  # time that the datanode has from its receipt; 0 = never sent
+    deadline_ms: int = 0  # end of that time on the SCM's wall clock, for display and Spark
     is_answered: bool = False  # EXECUTED, but no report shows it yet; lost at a restart
     is_second: bool = False  # reconcile: sent after the commands of the minority are answered
     transactions: tuple[DeleteTransaction, ...] = ()  # delete_blocks, which is never kept on disk

@@ -217,7 +217,7 @@ class ScmOptions(ConfigSection):
     )
 
     def tls_files(self) -> TlsFiles | None:
-        """Return the certificate files, None for plaintext."""
+        """Return the certificate files; None for plaintext."""
         if not self.tls_certificate:
             return None
         return TlsFiles(Path(self.tls_certificate), Path(self.tls_key), Path(self.tls_ca))

@@ -1,7 +1,7 @@
 """Encodes and decodes the rows of the state.
 
-A row is a big-endian CRC32 of the rest, followed by the rest: a UTF-8 JSON array of the value's
-fields in a fixed order.
+A row is a UTF-8 JSON array of the value's fields in a fixed order, preceded by the CRC32 of the
+array (big-endian).
 
 JSON keeps the state readable with any LMDB tool in an emergency. Only replicas, of which there are
 millions, are packed (`scm.state.replicas.replica_rows`). The CRC detects a damaged page before the
@@ -68,7 +68,8 @@ _AT_REST: Final = re.compile(  # the body of a container's row, as `pack` writes
     rf'(?:{_NUMBER}){{4}}{_WORD},"(?P<scheme>[a-z0-9-]*)"\]'.encode()
 )
 NO_COUNT: Final = -1
-"""Replaces the replica count of a container that one number cannot describe."""
+"""Placeholder for the replica count of a container that one number cannot describe, for instance an
+erasure-coded one."""
 
 
 class DamagedRow(ValueError):
@@ -203,7 +204,8 @@ PENDING: Final = row_format(
     *("created_at_ms", "target_id", "size_bytes", "keep_count", "op_state", "op_expiry_ms"),
     *("why", "shards"),
 )
-"""Row of a command, without the time when it was sent, because a restarted SCM sends it again."""
+"""Row of a command, without the time when it was sent, because a restarted SCM sends the command
+again."""
 OUTCOME: Final = row_format(
     CommandOutcome,
     *("command_id", "datanode_id", "reported_at_ms", "state", "kind", "container_id"),
@@ -241,9 +243,9 @@ class ClosedContainerColumns(NamedTuple):
 
 
 def at_rest(rows: Sequence[bytes]) -> ClosedContainerColumns:
-    """Find the closed containers that wait for no datanode, of which there are millions, without
-    decoding their rows. The rows are decoded later, which cannot fail then. Raise DamagedRow if a
-    row is damaged.
+    """Return the closed containers that wait for no datanode, of which there are millions, without
+    decoding their rows. A later decoding of these rows cannot fail. Raise DamagedRow if a row is
+    damaged.
 
     Most rows differ only in their digits. Their checksums are verified, so rows of the same form
     have their numbers at the same positions. One row of each form is decoded as a check.

@@ -159,8 +159,8 @@ def settle_start(
 
 
 def lost_state(directory: Path, why: str) -> RefusedError:
-    """Return the error for a start in a directory whose cluster has lost its state; `why` says
-    how."""
+    """Return the error for a start in a directory whose cluster has lost its state. `why` describes
+    the loss."""
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",

@@ -36,7 +36,7 @@ LOCK_FILE: Final = "lock.mdb"
 COPY_LOCK: Final = "copy.lock"
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o755  # as LMDB creates it; the directory above has the permissions
-LOCK_WAIT_S: Final = 10.0  # wait: the other process needs the lock for one commit, or less
+LOCK_WAIT_S: Final = 10.0  # the other process needs the lock for at most one commit
 LOCK_POLL_S: Final = 0.001
 
 

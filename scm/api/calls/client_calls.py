@@ -11,7 +11,7 @@ from scm.state.entities import Key
 from scm.state.state_access import locked, state_change
 from suture.errors import Code, RefusedError, UnavailableError
 
-PAGE_BLOCKS_MAX: Final = 100_000  # of the keys on a page: 2 MB, made well within a call's time
+PAGE_BLOCKS_MAX: Final = 100_000  # blocks on a page: 2 MB, built well within a deadline
 
 
 class ClientCalls:
@@ -45,7 +45,7 @@ class ClientCalls:
         promises = self._parts.writers.allocate(change, client_id, sizes, names, scheme=scheme)
         self._parts.observer.update_containers(
             change, containers_before
-        )  # a full one may be closing now
+        )  # a full container may be closing now
         return [
             AllocatedBlockInfo(
                 promise.allocation.container_id,

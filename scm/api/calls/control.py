@@ -194,9 +194,9 @@ class ControlPlane(ControlPlaneComponents):
     def pop_changed_nodes(self) -> list[str]:
         """Return the nodes that joined, left or changed since the last call.
 
-        Return an empty list while containers wait for commands, because their needs are already
-        known. This delay ends after one check interval, because some containers may wait without an
-        end.
+        Return an empty list while containers wait for commands, because the needs of the nodes'
+        containers are then known already. This delay ends after one check interval, because some
+        containers may wait forever.
         """
         first_s = min(self.changed_nodes.values(), default=0.0)
         is_early = self.clock.monotonic_s() - first_s < self.options.check_interval_ms / 1000
@@ -222,8 +222,8 @@ class ControlPlane(ControlPlaneComponents):
         self.chronicle.verified(change, verified)
 
     def _unsettled_on(self, datanode_id: str) -> list[int]:
-        """Return the unfinished containers with a replica on this node, or that wait for one; a
-        change of the node's health affects them."""
+        """Return the containers that a change of this node's health affects. They are closing or
+        have pending block deletes, and the node has a replica of them or is in their pipeline."""
         closing = self.state.containers.closing
         waiting = closing.union(self.state.transactions.container_ids())
         if not waiting:  # usual after a start, when each node has tens of thousands

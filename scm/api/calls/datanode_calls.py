@@ -63,8 +63,9 @@ class DatanodeCalls:
         """Apply a datanode's reports and return its commands.
 
         A call is ignored if another process of this datanode registered later. Raise
-        UnavailableError, without any change, if the caller no longer waits (`is_awaited`). The
-        caller's next call may have been applied already, and older facts would replace newer ones.
+        UnavailableError, without any change, if the caller no longer waits (`is_awaited`). In this
+        case the caller's next call may have been applied already, and this call would replace newer
+        facts by older ones.
         """
         parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
         outcomes, refused = call.outcomes, list(call.refused)
@@ -151,8 +152,8 @@ class DatanodeCalls:
     def confirm_deletes(
         self, container_id: int, local_ids: Sequence[int]
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Return which of these blocks the control plane ever ordered to delete, and which a key
-        needs.
+        """Return two sets: those of these blocks whose delete the control plane has ever ordered,
+        and those that a key needs.
 
         The long part runs without the lock, on immutable values.
         """

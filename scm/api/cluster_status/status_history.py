@@ -37,8 +37,8 @@ class StatusHistoryData:
     verifications: Sequence[Verification] = ()
 
     def since_ms(self, verdict: DataVerdict, now_ms: int) -> int:
-        """Return the time in ms since which the verdict has been `verdict`; `now_ms` if it was
-        another."""
+        """Return the time of the last verdict change, in ms since 1970, if it was to `verdict`;
+        otherwise `now_ms`."""
         last = self.turns[-1] if self.turns else None
         return last.at_ms if last is not None and last.verdict is verdict else now_ms
 

@@ -36,7 +36,7 @@ OWN_RULES: Final = (
     "enough_copies",
     "most_copies",
 )
-"""Parameters of the rules that options set."""
+"""The fields of `Rules` that are set by options."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -170,8 +170,8 @@ def _container_rows(world: SnapshotData) -> Iterator[Row]:
         is_alive = container.state is ContainerState.OPEN and healthy.issuperset(container.pipeline)
         row = {
             **_OF_CONTAINER(container),
-            # The snapshot is from a clock that was ahead. Nothing in a snapshot is later than its
-            # time.
+            # The stored time may be from a clock that was ahead. Nothing in a snapshot may be later
+            # than the snapshot.
             "state_since_ms": min(container.state_since_ms, world.as_of_ms),
             "replication_type": "EC" if container.scheme else "RATIS",
             "acknowledged_bcsid": world.acknowledged.get(container.container_id),
@@ -237,8 +237,8 @@ def _pending_row(op: PendingOp) -> Row:
 
 
 def _taken_from(noun: type, table: str) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that converts a value of type `noun` to the columns of a table with the
-    same names."""
+    """Return a function that converts a value of type `noun` to a row of a table. The row has the
+    columns that are also fields of `noun`."""
     of_noun = {field.name for field in fields(noun)}
     names = tuple(column.name for column in TABLES[table] if column.name in of_noun)
     values_of = attrgetter(*names)
@@ -256,7 +256,7 @@ def _finished(directory: Path) -> list[Path]:
 
 
 def _delete_old(new: Path, keep_count: int) -> None:
-    """Delete the oldest snapshots, but never the new one, whatever time it has."""
+    """Delete the oldest snapshots, but never the new one, even if its time is older."""
     for path in _finished(new.parent)[:-keep_count]:
         if path != new:
             shutil.rmtree(path, ignore_errors=True)

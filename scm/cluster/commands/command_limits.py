@@ -153,8 +153,8 @@ def commands_to_resend(
     """Return the commands to send again, as queued commands.
 
     These commands were sent more than `patience_s` ago and are not answered, and the datanode
-    reports no command of their kind as queued or running. The heartbeat's answer with them was
-    therefore lost. If the datanode did receive them, it drops the repeated command by its id.
+    reports no command of their kind as queued or running. Therefore the heartbeat's answer that
+    carried them was lost. If the datanode did receive a command, it drops the repetition by its id.
     """
     return [
         replace(command, sent_at_s=None, deadline_ms=0)
@@ -180,8 +180,8 @@ def expired(
 
 def deadline_s(command: PendingCommand, first_s: float, bytes_per_s: int = 0) -> float:
     """Return for how many seconds a command may remain unanswered. A LOW command gets more time,
-    because it waits for others. A large one gets the time that its bytes take at `bytes_per_s` (0 =
-    no such time), and each rebuilt block adds BLOCK_S."""
+    because it waits for others. The time that its bytes take at `bytes_per_s` is added (0 = nothing
+    is added), and BLOCK_S for each rebuilt block."""
     moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
     moving_s += command.block_count * BLOCK_S
     return (

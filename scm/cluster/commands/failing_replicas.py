@@ -19,9 +19,8 @@ from suture.errors import Code
 
 _OF_A_REPLICA: Final = frozenset({CommandKind.REPLICATE, CommandKind.DELETE, CommandKind.RECONCILE})
 _OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})
-"""Failures that are no evidence against the replica, because other datanodes failed to prove that
-they have its data. If the replica were excluded for them, the last intact replica might not be
-copied."""
+"""Failures that do not count against a replica: other datanodes failed to prove that they have its
+data. If such failures excluded the replica, the last intact replica might not be copied."""
 
 HOLD_REST_MS: Final = 3_600_000
 """Time after which an excluded replica is tried again. The network may have caused the failures,

@@ -1,12 +1,12 @@
 """Computes the load of each datanode and chooses the datanode that gets more work. Pure.
 
 The load of a kind is the sum of three numbers: the commands that the datanode last reported, those
-sent with the answer to that report, and those still queued for it. If more commands are known to be
-sent and not answered, that number replaces the first two.
+sent with the answer to that report, and those still queued for it. If the number of all sent and
+unanswered commands is higher than the first two together, it replaces them.
 
 LOW commands are not counted, because a datanode runs them only if it has no other work. A
-datanode's report may include LOW commands. Those that it is known to have are subtracted, so that
-the balancer never delays urgent commands.
+datanode's report may include LOW commands. Therefore the LOW commands that were sent before the
+report are subtracted from it, so that the balancer never delays urgent commands.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ DELETE_LIMIT: Final = 40  # not scaled: a delete costs the disk the same in any 
 RECONSTRUCT_TYPE: Final = "reconstruct"  # as in `QueueCount.type`
 RECONSTRUCT_WEIGHT: Final = 3  # in copies: a reconstruction reads from several sources
 
-VOLUME_REPLICATIONS: Final = 2  # copies per working volume, if that is more; agents do the same
+VOLUME_REPLICATIONS: Final = 2  # copies per working volume, if more than the limit; as in agents
 VOLUME_REPLICATIONS_MAX: Final = 128  # twice the most threads that an agent starts by default
 
 
@@ -41,8 +41,8 @@ def replication_limit(op_state: OpState, replications: int = REPLICATION_LIMIT) 
 def busy_count(
     kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the number of urgent commands of a kind at a datanode. The datanode's report may be
-    older than the control plane's last answer."""
+    """Return the number of urgent commands of a kind at a datanode. The datanode's report
+    (`reported_count`) may be older than the control plane's last answer to the datanode."""
     sent, low = (
         [
             command.sent_at_s

@@ -66,7 +66,7 @@ class NodeLoads:
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
-        """During the body, count each datanode's load at most once for many decisions."""
+        """Count each datanode's load at most once during the body, for many decisions."""
         self._loads, self._delete_loads = {}, {}
         try:
             yield

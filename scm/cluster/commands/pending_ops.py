@@ -2,8 +2,8 @@
 
 A heartbeat's answer carries queued commands to a datanode, which later reports the outcome. A
 command that makes or removes replicas ends only when a replica report shows the effect. A command
-is queued again if its answer was lost, if the datanode restarted, or if it is a delete whose
-deadline passed.
+is queued again if the heartbeat's answer was lost, if the datanode restarted, or if the command is
+a delete whose deadline passed.
 
 Every command is durable before its id is returned. A command is removed in the change that makes
 its outcome durable. Callers hold the control plane's lock.
@@ -338,9 +338,9 @@ class PendingOps:
         """Give up the commands of a dead node, and those of other nodes for which it is a source or
         target.
 
-        Usually the lifetime of its own commands is over. A reconstruction that another node may
-        still be running is kept. A delete that was sent remains pending, because it may have been
-        executed.
+        The lifetime of the dead node's own commands is usually over. A reconstruction that another
+        node may still be running is kept. A delete that was sent remains pending, because it may
+        have been executed.
         """
         commands = [
             *self._state.commands.of_node(datanode_id),

@@ -12,8 +12,8 @@ RECONSTRUCT_FIRST_S: Final = 10.0  # a reconstruction may have read several shar
 
 
 class RetryPauses:
-    """Consecutive failures of commands, with the time of the last. Callers hold the control plane's
-    lock."""
+    """Consecutive failures of commands, with the time of the last failure. Callers hold the control
+    plane's lock."""
 
     def __init__(self, clock: ScmClock, *, first_s: float) -> None:
         self._clock = clock

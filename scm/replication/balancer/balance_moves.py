@@ -24,7 +24,7 @@ class BalanceLimits:
     threshold_percent: float = 10.0
     node_percent_max: int = 20  # nodes that take part
     moved_bytes_max: int = 500 * GIB
-    node_bytes_max: int = 26 * GIB  # out of one node, into one node
+    node_bytes_max: int = 26 * GIB  # out of one node, or into one node
 
 
 @dataclass(frozen=True, slots=True)

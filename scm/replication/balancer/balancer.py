@@ -88,7 +88,7 @@ class Balancer(ControlComponent):
     def start(
         self, threshold_percent: float, iteration_count_max: int, *, dry_run: bool
     ) -> BalanceStatus:
-        """Start a run; with a dry run, only return the moves of the first iteration.
+        """Start a run. With `dry_run`, only return the moves of the first iteration.
 
         Raise RefusedError(SAFE_MODE) in safe mode, and RefusedError(INELIGIBLE) while a run is in
         progress.

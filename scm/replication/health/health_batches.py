@@ -56,11 +56,11 @@ _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # if only rep
 
 
 def op_rows(pending: PendingCommand, state: StateDatabase) -> Iterator[tuple[str, str, int]]:
-    """Yield (word, datanode, index) for each replica that a command is still going to make or
-    remove.
+    """Yield (word of `OPS`, datanode id, replica index) for each replica that a command concerns,
+    unless a report already shows the effect.
 
-    A reconstruction makes several replicas. A copy has the index of its source. Nothing is yielded
-    for an effect that a report already shows, nor for a copy to a node that is going to leave.
+    A reconstruction concerns several replicas. A copy has the index of its source. A copy to a node
+    that is going to leave is left out.
     """
     word = OP_WORDS.get(pending.kind)
     if word is None:
@@ -96,7 +96,7 @@ class HealthBatchBuilder(ControlComponent):
         """Return the batch of these containers, ascending, with their replicas and pending
         commands.
 
-        The commands `without` are left out.
+        Commands whose ids are in `without` are left out.
         """
         ids = sorted(set(container_ids))
         owner, held = self._state.replicas.owned(ids)
@@ -125,7 +125,8 @@ class HealthBatchBuilder(ControlComponent):
         )
 
     def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
-        """Return (position of the container, word, datanode, index) for each pending command."""
+        """Return a tuple for each replica that a pending command concerns: the index of its
+        container in `ids`, and the three values of `op_rows`."""
         commands, concerned = self._state.commands, self._state.commands.by_container
         return [
             (i, *row)
@@ -230,7 +231,7 @@ class HealthBatchBuilder(ControlComponent):
 
     def _containers(self, ids: Sequence[int], owner: Ints, held: NDArray[Any]) -> Containers:
         rows_of = Segments.of(owner, len(ids))
-        # An unhealthy replica's own data is in doubt.
+        # Ignore the numbers of an unhealthy replica, because its metadata may be damaged.
         able = _REPLICA_STATES[held["state"]] != UNHEALTHY
         blocks = rows_of.highest(held["block_count"].astype(np.int64), -1, able)
         used = rows_of.highest(held["used_bytes"].astype(np.int64), -1, able)

@@ -11,7 +11,8 @@ from scm.state.container_queues import ContainerBitmap
 
 @dataclass(frozen=True, slots=True)
 class HealthStates:
-    """The health state of each container; few are not HEALTHY."""
+    """The health states of containers. Only those that are not HEALTHY are stored, because they are
+    few."""
 
     unhealthy: Mapping[int, HealthState]
     judged: ContainerBitmap

@@ -1,8 +1,8 @@
 """Orders the rebuilding of lost shards of erasure-coded containers.
 
 A row of the judge lists the lost shards. A target datanode is chosen for each lost shard. One
-command, to the least loaded target, rebuilds all of them, because it reads as many shards as there
-are data shards whatever the number of targets.
+command, to the least loaded target, rebuilds all lost shards. The command reads as many shards as
+there are data shards, whatever the number of targets.
 
 The judge decides which shards are lost and which are read. It decides again when the command is
 sent.

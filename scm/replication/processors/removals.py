@@ -147,8 +147,8 @@ class OverReplicatedProcessor(ControlComponent):
         why: str,
         keep_count: int,
     ) -> bool:
-        """Order the removal of a replica. Return False if it is excluded, if its node is at its
-        limit, or if a delete of its container recently failed or was rejected."""
+        """Order the removal of a replica. Return False if the replica is excluded, if its node is
+        at its limit, or if a delete of its container recently failed or was rejected."""
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
             return False  # kept until the hold is released
         is_cooling = self._commands.is_cooling(CommandKind.DELETE, container.container_id)

@@ -35,14 +35,14 @@ class PlanRow:
     computed."""
 
     container_id: int
-    replicas: tuple[PlanReplica, ...]  # reconcile: all of them
+    replicas: tuple[PlanReplica, ...]  # for a reconcile: all replicas of the container
     reason: str
     action: str = "reconcile"
     sources: tuple[str, ...] = ()  # replicate: datanodes to copy from
     targets: tuple[str, ...] = ()  # delete, close: datanodes that act on their replica
     copies: int = 0  # replicate
     is_forced: bool = False  # delete
-    expires_at_ms: int = 0  # 0: never
+    expires_at_ms: int = 0  # 0 = never
 
     @property
     def why(self) -> str:
@@ -67,8 +67,8 @@ class LostCommit:
     """A commit that a container loses when it is closed, with the key that needs it, if any."""
 
     bcsid: int
-    local_id: int = 0  # of its block; 0: unknown
-    key: str = ""  # the key that needs the block; empty: never acknowledged
+    local_id: int = 0  # id of its block; 0 = unknown
+    key: str = ""  # the key that needs the block; empty = never acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ContainerDecision:
     copies_before: int = 0
     copies_after: int = 0
     world: int = 0
-    given_up: tuple[LostCommit, ...] = ()  # the first of them
+    given_up: tuple[LostCommit, ...] = ()  # the first of the abandoned commits
     given_up_count: int = 0
     acknowledged_count: int = 0  # number of these commits that were acknowledged to a client
 

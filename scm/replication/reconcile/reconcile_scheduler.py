@@ -1,9 +1,9 @@
 """Orders reconciles, and limits how often they are retried.
 
 Reconciles have their own limit of commands per datanode (`scm.cluster.commands.command_limits`). A
-container gets one order per pause. Replicas that cannot become equal are not compared for ever: the
-number of retries without a change is limited. The minority of the replicas is reconciled first, so
-that the replicas from which they are repaired are not busy themselves.
+container gets one order per pause. The number of retries without a change is limited, so that
+replicas that cannot become equal are not compared forever. The minority of the replicas is
+reconciled first, so that the replicas from which they are repaired are not busy themselves.
 """
 
 import zlib
@@ -112,7 +112,7 @@ class ReconcileScheduler(ControlComponent):
         return decision
 
     def peers_of(self, command: PendingCommand) -> tuple[str, ...]:
-        """Return the peers that a reconcile command names now; an empty list if the container is
+        """Return the peers that a reconcile command names now; an empty tuple if the container is
         not eligible."""
         participants = self.participants(command.container_id)
         if command.datanode_id not in participants.targets:
@@ -120,8 +120,9 @@ class ReconcileScheduler(ControlComponent):
         return participants.peers_of(command.datanode_id)
 
     def addressed(self, command: PendingCommand) -> PendingCommand:
-        """Return a reconcile command with the replicas that are not peers when it is sent. They
-        could contradict the peers, unless their node is dead and no longer waited for."""
+        """Return a reconcile command with `holders`: the replicas that are not its peers when it is
+        sent. They could contradict the peers, unless their node is dead and no longer waited for.
+        """
         if command.kind is not CommandKind.RECONCILE or command.scheme:
             return command
         asked = {command.datanode_id, *self.peers_of(command)}

@@ -143,7 +143,7 @@ def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
             base = number << SHIFT
             yield number, slice(start - first, stop - first), slice(start - base, stop - base)
         return
-    block = (slots >> SHIFT).astype(np.uint16)  # a stable sort of these takes a third
+    block = (slots >> SHIFT).astype(np.uint16)  # a stable sort of these takes a third of the time
     order = np.argsort(block, kind="stable")
     ascending = block[order]
     bounds = np.flatnonzero(np.diff(ascending)) + 1

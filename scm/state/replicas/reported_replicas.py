@@ -83,8 +83,8 @@ class ReportedReplicas(Sequence[Replica]):
         return replace(self, rows=picked(self.rows, is_in))
 
     def settled(self) -> tuple[Rows, Rows]:
-        """Return the last report for each container, ascending: first the replicas that are
-        present, then those that are gone."""
+        """Return two arrays with the last report for each container, ascending: the replicas that
+        are present, and the replicas that are gone."""
         rows = self.rows
         ids = rows["container_id"]
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():

@@ -14,7 +14,7 @@ less memory."""
 
 
 class NamedBlocks:
-    """The blocks of all keys, in 16 bytes each, and the changes since then."""
+    """The blocks of all keys, in 16 bytes each, and the changes since the index was built."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         numbers = (
