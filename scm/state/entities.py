@@ -98,7 +98,8 @@ class ReportedVolume:
 
     @property
     def takes_replicas(self) -> bool:
-        """True if the volume takes new replicas; otherwise none of its space counts as free."""
+        """True if the volume takes new replicas. Otherwise, its datanode reports 0 bytes available,
+        so that the SCM places nothing on it."""
         return not self.failed and self.service in {"", "IN_SERVICE"}
 
 
