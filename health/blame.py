@@ -70,7 +70,8 @@ NOT_COMPARED: Final = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A member with more losses than chance explains; smaller `log10_chance` is worse."""
+    """A volume, datanode, rack or version that lost more votes than chance explains. The lower its
+    `log10_chance`, the more certain it is."""
 
     attribute: str
     value: str
@@ -101,7 +102,8 @@ class _Evidence:
     """log10 of the chance for each member alone; `of_all` corrects for the number of members."""
 
     def of_all(self) -> Floats:
-        """Return, per member, log10 of the chance that any member of the level has such losses."""
+        """Return, per member, log10 of the chance that any member of the level has at least such
+        losses."""
         return self.log10_chance + log10(max(1, int((self.exposed > 0).sum())))
 
     def is_sure(self) -> Bools:
@@ -177,7 +179,7 @@ def _suspect_from(units: Units, group: _Group, others: Sequence[_Group]) -> Susp
 
 
 class _Trial:
-    """The evidence about all members, if the given members are already named."""
+    """The evidence about all members of all levels, given the suspects that are already named."""
 
     def __init__(self, units: Units, named: Sequence[_Group]) -> None:
         self._units = units
@@ -187,9 +189,9 @@ class _Trial:
         self._find_measures()
 
     def evidence(self, name: str) -> _Evidence:
-        """Return the evidence about each member of a level. A unit of a member counts only if the
-        unit's innermost named group contains the complete member. Other losses are explained by
-        that group.
+        """Return the evidence about each member of a level. A unit (volume) of a member counts only
+        if the unit's innermost named group contains the complete member. The losses of the member's
+        other units are explained by their own groups.
         """
         units, level = self._units, self._units.levels[name]
         place = level.of_unit * self._cells + self._cell
@@ -217,8 +219,8 @@ class _Trial:
         return _Evidence(own_lost, own_exposed, safe, np.where(total > 0, chance, NOT_COMPARED))
 
     def _contains(self, name: str) -> Bools:
-        """Return a mask of (member, cell): True if the cell's group contains the complete member.
-        The cell without a group counts as containing all members."""
+        """Return a mask of shape (members, cells): True if the named group of the cell (`_cells`)
+        contains the complete member. The cell of the units in no group contains all members."""
         level = self._units.levels[name]
         found = np.ones((level.count, self._cells), dtype=np.bool_)
         for number, group in enumerate(self._named, 1):
@@ -227,7 +229,8 @@ class _Trial:
         return found
 
     def is_bad_throughout(self, group: _Group) -> bool:
-        """Return True if the better half of a group's parts also loses too many votes."""
+        """Return True if the half of a group's parts with the lower rates of loss also loses too
+        many votes, or if the group has no parts."""
         if group.level not in PARTS_OF:
             return True
         units = self._units

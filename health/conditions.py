@@ -11,7 +11,7 @@ from health.words import FLAGS, ChecksumClass, SharedState
 
 
 def flags(view: BatchView, counts: Counts, verdicts: Verdicts, compared: RootComparison) -> Ints:
-    """Return the conditions of each container as one mask (`words.FLAGS`)."""
+    """Return the conditions of each container as a bit mask: bit i stands for `words.FLAGS[i]`."""
     found = _replication(view, counts, verdicts) | _others(view, counts, verdicts, compared)
     assert set(found) == set(FLAGS), "every flag has its condition"
     bits = np.packbits([found[name] for name in FLAGS], axis=0, bitorder="little")
@@ -22,8 +22,8 @@ def flags(view: BatchView, counts: Counts, verdicts: Verdicts, compared: RootCom
 
 
 def _replication(view: BatchView, counts: Counts, verdicts: Verdicts) -> dict[str, Bools]:
-    """Return, by name, masks of the containers with each condition that follows from replica
-    counts."""
+    """Return the conditions that follow from replica counts: for each name, a mask of the
+    containers."""
     ec, n, quasi = counts.erasure, counts.ratis, counts.quasi
     state, is_ec = view.batch.containers.state, view.is_ec
     is_quasi = state == SharedState.QUASI_CLOSED

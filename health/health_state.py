@@ -23,7 +23,7 @@ from health.words import ContainerOnlyState, HealthState, Queue, SharedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """All counts of a batch, before any verdict."""
+    """All counts of a batch. The verdicts are computed from them."""
 
     ratis: RatisCount
     erasure: ErasureCount

@@ -67,8 +67,9 @@ class Removals:
         return judge_quasi_closed(self._view, self._rules).origins
 
     def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
-        """Return the number of whole and equal copies, or of indexes with a whole shard, of a
-        container, ignoring the datanodes in `without`.
+        """Return the number of whole and equal copies of a container, ignoring the datanodes in
+        `without`; 0 if whole copies differ. For an erasure-coded container, return the number of
+        indexes with a whole shard.
         """
         view, box = self._view, self._box(container_id)
         left = self._whole & ~view.batch.nodes.among(without)[view.batch.replicas.node]
@@ -130,8 +131,9 @@ class Removals:
         return self._names(np.concatenate((same[whole(view)[same]], self._equivalents(row))))
 
     def giving_way(self, container_id: int) -> list[str]:
-        """Return the datanodes whose bad replica may be removed to make room for a missing one, in
-        the order of removal. Return an empty list while an operation of the container is pending.
+        """Return the datanodes whose bad replica may be removed to make room for a missing replica,
+        in the order of removal. Return an empty list while an operation of the container is
+        pending.
         """
         view, box = self._view, self._box(container_id)
         if view.adds[box] or view.deletes[box]:

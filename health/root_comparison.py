@@ -159,7 +159,7 @@ def _comparison_roots(view: BatchView, known: Ints) -> Ints:
 
 
 def _explained(view: BatchView, votes: _Votes) -> Bools:
-    """Return the containers in which replicas of one contest reported different roots."""
+    """Return a mask of the containers in which replicas of one contest reported different roots."""
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
     if replicas.has_settled.any():
@@ -199,7 +199,8 @@ def _vote(view: BatchView, known: Ints, told: Ints) -> _Votes:
 
 
 def _tombstones_differ(view: BatchView, votes: _Votes) -> Bools:
-    """Return the containers in which two replicas with the same root have different tombstones."""
+    """Return a mask of the containers in which two replicas with the same root have different
+    tombstones."""
     replicas = view.batch.replicas
     tells = replicas.has_tombstones[votes.known]
     group = votes.roots.of_row[tells]

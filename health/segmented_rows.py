@@ -28,8 +28,8 @@ sorting."""
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Rows and their owners: `owner[r]` ascends, `starts` has one element more than there are
-    owners.
+    """Rows and their owners. Row r belongs to `owner[r]`, and `owner` ascends. Owner i has the rows
+    from `starts[i]` to before `starts[i + 1]`.
     """
 
     owner: Ints
@@ -110,7 +110,7 @@ class Groups:
 
     @classmethod
     def of(cls, *keys: NDArray[Any]) -> "Groups":
-        """Group rows by their keys; the first key is the primary one."""
+        """Return the groups of rows with equal keys; the first key is the primary one."""
         key, width = _combine_keys(keys)
         if ascends(key):  # usual for the rows of a batch
             is_new = first_of_run(key)

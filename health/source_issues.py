@@ -48,7 +48,7 @@ def source_issues(view: BatchView) -> Ints:
 
 
 def _disputed(view: BatchView, rows: Ints) -> Ints:
-    """Return the rows whose container has different roots among `rows`."""
+    """Return those of `rows` whose container has replicas with different roots in `rows`."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
     any_root = np.empty(view.rows.count, dtype=np.int64)
@@ -75,8 +75,8 @@ def _vote_issues(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
 
 
 def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
-    """Return, for each root, the most votes that another root of its contest has. Also return
-    whether a single root of the contest has the most votes.
+    """Return, for each root, the most votes that another root of its contest has. Also return a
+    mask of the roots in whose contest a single root has the most votes.
     """
     order = np.lexsort((-votes, contests.of_row))
     ranked = votes[order]

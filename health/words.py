@@ -211,7 +211,8 @@ DIFFERING: Final = (*DISPUTED, "EXPLAINED")
 
 
 class ChecksumClass(IntEnum):
-    """Codes of `CLASSES`; up to MISMATCH_MINORITY it is unknown which replica is right."""
+    """Codes of `CLASSES`. For codes up to MISMATCH_MINORITY, it is unknown which replica is
+    correct."""
 
     CONTRADICTORY = 0
     """A datanode reports that intact rows of two replicas disagree, whether or not roots differ. An

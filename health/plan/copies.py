@@ -174,7 +174,8 @@ def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
 
 
 def replicate_vulnerable(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan copies of UNHEALTHY replicas if no other replica has the last commit of their origin."""
+    """Plan copies of UNHEALTHY replicas if no other node in service has the last commit of their
+    origin."""
     view, quasi = scene.view, scene.counts.quasi
     count = view.rows.tally(quasi.is_vulnerable)
     applies = (
@@ -223,8 +224,8 @@ def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
 
 def _reconstructed(scene: PlanInput, lost: Ints, usable: Bools, text: str) -> PlanRows:
     """Return rows to reconstruct the `lost` indexes of containers with enough `usable` replicas.
-    The source of each index is its best replica: CLOSED first, then without a known problem, then
-    in service.
+    The source of each index is its best replica: CLOSED replicas are preferred, then those without
+    a known problem, then those in service.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers

@@ -90,7 +90,8 @@ class ContainerCloser(ControlComponent):
         self._quiet = self._state.settled()
 
     def advance(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
-        """Close the containers that only lost, never acknowledged commits prevent from closing.
+        """Close the containers whose close is prevented only by lost commits that were never
+        acknowledged.
 
         `ended_short` are closed containers whose last commit is on no present datanode. After that
         commit is abandoned, their replicas count as complete. The control plane can then move these

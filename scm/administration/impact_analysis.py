@@ -60,7 +60,7 @@ class StopTargets:
 
 @dataclass(slots=True)
 class ImpactTotals:
-    """The predicted state, summed up page by page. Each list of ids has at most IDS_MAX."""
+    """The predicted state, summed up page by page. Each list of ids has at most IDS_MAX ids."""
 
     container_count: int = 0
     already_count: int = 0
@@ -159,8 +159,8 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
 
 
 def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> ContainerBatch:
-    """Return the batch with the targets off: their datanodes are dead, and the replicas on the
-    volumes absent."""
+    """Return the batch with the targets off: their datanodes are dead, and the replicas on their
+    volumes are absent."""
     nodes = batch.nodes
     is_off = nodes.among(targets.nodes)
     service, is_returning = nodes.service, nodes.is_returning

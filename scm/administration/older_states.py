@@ -81,8 +81,9 @@ class OlderStates(ControlComponent):
             self._distrust(change, self._state.lineage.since(later), newest.term)
 
     def compare_ids(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Compare the replicas of these containers with the ids that this state has allocated; if
-        a later state allocated some, treat this state as restored."""
+        """Compare the replicas of these containers with the ids that this state has allocated. If
+        datanodes have ids that only a later state can have allocated, treat this state as restored.
+        """
         state = self._state
         if state.restored is not None or not container_ids:
             return

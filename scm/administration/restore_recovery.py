@@ -148,8 +148,8 @@ class RestoreRecovery(ControlComponent):
         return made
 
     def to_recover(self, incomplete: Iterable[int]) -> RecoveryBacklog:
-        """Return the containers to examine. The caller holds the lock. All containers that keys
-        need are scanned.
+        """Return the containers to examine. The caller holds the lock. The method scans all
+        containers that keys need.
 
         - Before the recovery ends: the containers that may have changed since the backup.
         - After the recovery: the containers that may be on datanodes which were missing during it.

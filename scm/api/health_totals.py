@@ -356,9 +356,9 @@ def flags_of_all(
     of their replicas. `replica_counts` are the counts of `WantedCounts.of`. Replicas on nodes in
     `gone` do not count as present. `needs` are the needs of keys.
 
-    NOT_SAID marks a container whose flags must be computed from its rows. Such a container has no
-    count, may lack needed blocks, or has trees of several algorithms, for which the order of its
-    replicas matters.
+    The result is NOT_SAID for a container whose flags must be computed from its rows. Such a
+    container has no count, may lack needed blocks, or has trees of several algorithms, for which
+    the order of its replicas matters.
     """
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)

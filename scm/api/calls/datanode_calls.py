@@ -152,8 +152,8 @@ class DatanodeCalls:
     def confirm_deletes(
         self, container_id: int, local_ids: Sequence[int]
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Return two sets: those of these blocks whose delete the control plane has ever ordered,
-        and those that a key needs.
+        """Return two subsets of these blocks: those whose delete the control plane has ever
+        ordered, and those that a key needs.
 
         The long part runs without the lock, on immutable values.
         """
