@@ -72,10 +72,11 @@ class ClusterMetrics:
 
 
 class LockHoldMetrics(Collector):
-    """Histograms of how long the control plane's lock was held, and of the CPU time meanwhile.
+    """Histograms of how long the control plane's lock was held, and of the CPU time used meanwhile.
 
     Every call to the control plane adds one hold. The hold is only appended to a list, because a
-    `Histogram` needs eight Python calls for each. Holds are counted in batches or at a scrape.
+    `Histogram` needs eight Python calls for each value. Holds are counted in batches or at a
+    scrape.
     """
 
     def __init__(self) -> None:

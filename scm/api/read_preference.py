@@ -50,8 +50,8 @@ class ReadPreference:
         return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
-        """Return (datanode, is replica unhealthy, lacks commits) for each datanode with data to
-        read.
+        """Return (datanode id, True if its replica is unhealthy, True if its replica lacks commits)
+        for each datanode with data to read.
 
         The result is cached until the container changes, because clients request keys of the same
         containers repeatedly and each evaluation decodes all replicas.

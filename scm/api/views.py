@@ -84,8 +84,8 @@ def block_count(container: Container, replicas: Sequence[Replica]) -> int:
 
 
 def checksums_hint(replicas: Sequence[Replica]) -> str:
-    """Return match, differ or unknown. It is a hint for operators; the Spark job makes the exact
-    classification."""
+    """Return "match", "differ" or "unknown", from the trees of replicas. It is a hint for
+    operators; the Spark job makes the exact classification."""
     trees = [replica.tree for replica in replicas if replica.state in TREE_STATES]
     known = [tree for tree in trees if tree is not None]
     answers = {compare(known[0], tree) for tree in known[1:]}
@@ -97,8 +97,8 @@ def checksums_hint(replicas: Sequence[Replica]) -> str:
 
 
 def shards_hint(replicas: Sequence[Replica]) -> str:
-    """Return shards, differ or unknown for an erasure-coded container. The word is `shards` because
-    different shards are never equal.
+    """Return "differ" or "unknown" for an erasure-coded container, as `checksums_hint` does;
+    otherwise "shards", because shards of different indexes are never equal.
 
     Only replicas of the same index are compared.
     """
@@ -112,7 +112,8 @@ def shards_hint(replicas: Sequence[Replica]) -> str:
 
 
 def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
-    """Return how a container's replicas compare: match, shards, differ or unknown."""
+    """Return the result of comparing a container's replicas: "match", "shards", "differ" or
+    "unknown"."""
     is_coded = container is not None and bool(container.scheme)
     return shards_hint(replicas) if is_coded else checksums_hint(replicas)
 
@@ -159,8 +160,8 @@ class ViewBuilder(ControlComponent):
         return view
 
     def find_container(self, container_id: int) -> ContainerView | None:
-        """Return one container, also one that was given up or that only a datanode reported; None
-        if there is none."""
+        """Return one container; None if there is none. Containers that were given up, or that only
+        a datanode reported, are returned, too."""
         container = self._state.containers.get(container_id)
         replicas = self._state.replicas.of(container_id)
         is_forgotten = self._state.forgotten.get(container_id) is not None

@@ -1,7 +1,7 @@
 """A container at this moment: its replicas with their nodes, and its pending commands. Pure.
 
-The judge (`health.judge`) evaluates containers. This module serves the choice of the targets of
-copies.
+The judge (`health.judge`) evaluates containers. This module has the facts for the choice of copy
+targets.
 """
 
 import zlib

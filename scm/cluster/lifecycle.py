@@ -268,7 +268,8 @@ def _has_all_that_counts(
     index is complete.
 
     A client that fails leaves such commits on some datanodes, and a closed container accepts no
-    more commits. Replicas without erasure code are made equal by reconciles instead.
+    more commits. Therefore the lack of these commits does not prevent the close of the shard.
+    Replicas without erasure code are made equal by reconciles instead.
     """
     return (
         container.state is ContainerState.CLOSED

@@ -174,8 +174,8 @@ class SafeMode(ControlComponent):
         return self.reevaluate()
 
     def reevaluate(self) -> SafeModeStatus:
-        """Return the status; evaluate it again unless safe mode has ended, or an operator has
-        entered it."""
+        """Return the status of safe mode. The status is evaluated again, unless safe mode has ended
+        or an operator has entered it."""
         if self._state.settings.get(ENTERED) is not None:
             self._gate = SafeModeStatus(False, BY_OPERATOR)
         elif not self._gate.is_open:
@@ -221,7 +221,7 @@ class SafeMode(ControlComponent):
         return self.reevaluate()
 
     def _restore_on_rollback(self, change: StateChange) -> None:
-        """Register the restore of the present status for the case that the change fails."""
+        """Restore the present status if the change fails."""
         before = self._gate
         change.on_undo(lambda: setattr(self, "_gate", before))
 

@@ -69,7 +69,7 @@ def closure(
     acknowledged_bcsid: int,
     awaited: Collection[str] = (),
 ) -> Closure | None:
-    """Return a possible close of a container that its close commands do not close.
+    """Return the possible close of a container that is not closed by its close commands.
 
     Return None if a closed replica has all commits and nothing prevents the normal close. Return
     None if the container cannot close, because no replica is left, or only a copy that is being

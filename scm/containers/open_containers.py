@@ -119,10 +119,10 @@ class WriterSessions(ControlComponent):
     ) -> list[int]:
         """Record keys whose blocks are on their datanodes; return the containers to close.
 
-        All or none. A repeated commit has no effect; a client repeats it if an answer was lost. A
-        commit without keys renews the session. Raise RefusedError with KEY_EXISTS if a key exists
-        and may not be replaced, with CONTAINER_NOT_OPEN if the container of a block was closed,
-        with BLOCK_NOT_COMMITTED if a block is not allocated to the session.
+        Either all keys are recorded or none. A repeated commit has no effect; a client repeats it
+        if an answer was lost. A commit without keys renews the session. Raise RefusedError with
+        KEY_EXISTS if a key exists and may not be replaced, with CONTAINER_NOT_OPEN if the container
+        of a block was closed, with BLOCK_NOT_COMMITTED if a block is not allocated to the session.
         """
         self._renew(client_id)
         touched: set[int] = set()
@@ -434,8 +434,8 @@ class WriterSessions(ControlComponent):
         )
 
     def _close_settled(self, change: StateChange, container_ids: set[int]) -> list[int]:
-        """Close those of these containers that are sealed and have no uncommitted blocks. Return
-        their ids."""
+        """Close the given containers that are sealed and have no uncommitted blocks. Return the ids
+        of the closed containers."""
         closed = []
         for container_id in sorted(container_ids):
             container = self._state.containers.get(container_id)

@@ -103,13 +103,13 @@ class ReplicationManager(ControlComponent):
         return self._queue.found
 
     def enqueue(self, container_ids: Iterable[int]) -> None:
-        """Schedule containers for the next check. This is not needed after a change of a
-        container's row, which schedules the container itself."""
+        """Schedule containers for the next check. A change of a container's row schedules the
+        container without this call."""
         self._due.add(container_ids)
 
     def enqueue_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
         """Schedule all containers of a node that appeared, died, or is going to leave. With
-        `is_urgent`, they precede all waiting containers. After a start, all containers wait."""
+        `is_urgent`, they precede all waiting containers (after a start, all containers wait)."""
         held = self._state.replicas.ids_on(datanode_id)
         self._state.mark_dirty(held)
         self._due.add_all(held, is_urgent=is_urgent)

@@ -353,8 +353,7 @@ class StateDatabase:
         return made
 
     def note_restore(self, restored: RestoreRecord | None, recovered: RestoreRecord | None) -> None:
-        """Set the restore records in memory: of the restore in progress, and of the recovered
-        one."""
+        """Set two records in memory: of the restore in progress, and of the recovered restore."""
         self.restored, self.recovered = restored, recovered
 
     def mark_dirty(self, container_ids: Ids | Iterable[int]) -> None:

@@ -140,8 +140,8 @@ class StateEnvironment:
 
     def _as_before(self, environment: lmdb.Environment) -> lmdb.Environment:
         """Open the databases of a new environment. Raise lmdb.Error unless it is at the last
-        durable transaction, because a change that was reported as failed would become part of the
-        state."""
+        durable transaction. Otherwise, a change that was reported as failed would become part of
+        the state."""
         if _number_of(environment) != self.number:
             environment.close()
             raise lmdb.Error("a failed change is on the disk: restart suture-scm")

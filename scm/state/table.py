@@ -32,8 +32,8 @@ def id_key(number: int) -> bytes:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable garbage collection while millions of lasting values are created, because its time is
-    not linear in their number."""
+    """Disable garbage collection while millions of lasting values are created, because the time
+    that it takes grows faster than their number."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -110,8 +110,8 @@ def verified_line(look: Look) -> str:
 
 
 def _waiting(survey: ClusterOverview) -> str:
-    """Return the number of containers that wait for copies, and the estimated time for the
-    copies."""
+    """Return a text with the number of containers that wait for copies, and the estimated time for
+    the copies."""
     if not survey.look.gate.is_open:
         reason = survey.look.gate.reason
         return f"Safe mode: nothing is ordered yet. {reason[:1].upper()}{reason[1:]}."

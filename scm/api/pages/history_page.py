@@ -90,7 +90,7 @@ def _curve(
     spoken: Callable[[float], str],
 ) -> dict[str, Any]:
     """Return one curve for the template: its title, a bar per hour scaled to the largest value, and
-    the largest value as text by `spoken`."""
+    the largest value as text (formatted by `spoken`)."""
     points = [
         (_x(sample.at_ms, now_ms - WEEKS_MS), number)
         for sample in samples

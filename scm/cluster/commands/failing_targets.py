@@ -1,8 +1,8 @@
 """Remembers datanodes that failed as the target of a container's copy; they are tried last.
 
-A copy is ordered from its source, and the source reports the failure. The cause may be the target:
-a firewall, a wrong address, or a disk with less space than it reports. Such a target has the least
-load, so without this memory it would be chosen again each time.
+A copy command is sent to the source, and the source reports the failure. The cause may be the
+target: a firewall, a wrong address, or a disk with less space than it reports. Such a target has
+the least load, so without this memory it would be chosen again each time.
 """
 
 from collections.abc import Mapping

@@ -335,8 +335,8 @@ class PendingOps:
                 )
 
     def node_died(self, change: StateChange, datanode_id: str) -> None:
-        """Give up the commands of a dead node, and those of other nodes for which it is a source or
-        target.
+        """Give up the commands of a dead node, and the commands of other nodes that would make
+        replicas on the dead node.
 
         The lifetime of the dead node's own commands is usually over. A reconstruction that another
         node may still be running is kept. A delete that was sent remains pending, because it may
@@ -374,8 +374,8 @@ class PendingOps:
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
     def supersede(self, change: StateChange, command: PendingCommand) -> None:
-        """End a command that another command replaces, with an outcome, because a caller has its
-        id."""
+        """End a command that another command replaces. The command gets an outcome, because a
+        caller has its id."""
         message = "another command took its place"
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
@@ -387,7 +387,7 @@ class PendingOps:
         code: Code,
         message: str,
     ) -> None:
-        """End a command for which no answer of its datanode is awaited. If the datanode has already
+        """End a command without waiting for its datanode's answer. If the datanode has already
         answered, that answer remains the outcome."""
         if command.is_answered:  # no report will show its effect
             change.remove(self._state.commands, command.command_id)

@@ -116,7 +116,8 @@ class Balancer(ControlComponent):
         return self._status()
 
     def advance(self, change: StateChange) -> None:
-        """Advance the moves, and start the next iteration when all moves of this one are over.
+        """Advance the moves, and start the next iteration when all moves of the current one are
+        over.
 
         If the change fails, none of its commands exists, so the earlier progress is restored.
         """

@@ -44,7 +44,7 @@ class ReplicationQueue:
         """Queue a container that was just checked. If it is queued with this weight, it keeps its
         position.
 
-        The container no longer sleeps for datanodes, because others may be suitable now.
+        A sleeping container wakes, because other datanodes may be suitable now.
         """
         known = self.found.get(container_id)
         is_awake = container_id not in self._asleep

@@ -4,9 +4,10 @@ The order of the checks is Ozone's. The words are those of the judge
 (`health.reconcile_eligibility`), which evaluates millions of containers. This module evaluates one
 container, with its participants, when a command is sent. A test compares both.
 
-Unlike Ozone, a peer must be reachable and have a tree. A container without such a peer is rejected,
-because a command that can do nothing only occupies the queue. A replica that cannot take part
-(OPEN, CLOSING, RECOVERING, not loadable) is left out and does not block other replicas.
+Two rules differ from Ozone's. A peer must be reachable and have a tree: a container without such a
+peer is rejected, because a command that can do nothing only occupies the queue. A replica that
+cannot take part (OPEN, CLOSING, RECOVERING, not loadable) is left out and does not block other
+replicas.
 """
 
 from collections.abc import Callable, Sequence

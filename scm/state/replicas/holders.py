@@ -41,8 +41,9 @@ class ReplicaChains:
         return found
 
     def of_all(self, container_ids: Ids) -> tuple[NDArray[np.int64], Slots]:
-        """Return the slots of many containers' replicas, container by container. The first array
-        has the position of each slot's container in `container_ids`."""
+        """Return two arrays with an entry for each replica of many containers, container by
+        container: the position of the replica's container in `container_ids`, and the replica's
+        slot."""
         slot = self._heads(container_ids)
         owner = np.flatnonzero(slot)
         slot = slot[owner]

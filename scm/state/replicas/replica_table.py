@@ -354,7 +354,7 @@ def _recovering_count(rows: Rows) -> int:
 
 
 def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
-    """Return a mask of the rows that differ in nothing but their report time."""
+    """Return a mask of the rows that are equal except for their report time."""
     width = ROW.itemsize // 8
     pair = (rows.view(np.uint64).reshape(len(rows), width) for rows in (one, other))
     differs = np.not_equal(*pair)
