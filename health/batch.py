@@ -90,7 +90,8 @@ class Replicas:
     """True if root and algorithm are both known; otherwise neither is valid."""
     settled: Ints
     """The root computed from the replica's rows, independent of the program that built its tree.
-    Known only if a complete read found no damage and explained every difference of the tree."""
+    Known only if a complete read found no damage and explained every difference between tree and
+    rows."""
     has_settled: Bools
     tombstones: Ints
     has_tombstones: Bools
@@ -195,11 +196,11 @@ class BatchView:
     countable: Ints
     """Number of countable replicas of each container."""
     is_ec: Bools
-    """Erasure-coded containers."""
+    """Per container: True if it is erasure-coded."""
     is_shard: Bools
-    """Replicas of erasure-coded containers."""
+    """Per replica: True if its container is erasure-coded."""
     is_judged: Bools
-    """Containers that the rules and plans consider."""
+    """Per container: True if the rules and plans consider it."""
 
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
         """Return, for each replica, the value of its container in this column."""

@@ -44,7 +44,8 @@ LOST_MIN: Final = 5
 """A suspect is named only if it lost at least this many votes."""
 
 SPREADS: Final = {"volume": 0.1, "datanode": 0.05, "rack": 0.02, "version": 0.02}
-"""Minimum spread of rates at a level: squares of their coefficients of variation."""
+"""For each level, the minimum spread of loss rates: the square of their coefficient of
+variation."""
 
 SPREAD_MEMBERS_MIN: Final = 8
 """Minimum number of members of a level to measure its spread."""
@@ -65,7 +66,7 @@ BOTH: Final = "versions"
 """The attribute of a suspect that is a pair of versions; one of the two is to blame."""
 
 NOT_COMPARED: Final = 0.0
-"""log10 of the probability of chance if a member has no excess losses."""
+"""log10 of the probability of chance of a member without excess losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +368,7 @@ def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
     others_lost, others = units.lost - alone[0], units.exposed - alone[1]
     level = units.levels["version"]
     kin = level.of_unit == level.names.index(version)
-    if others[kin].sum() * lost / exposed >= EXPECTED_MIN:  # expected losses among its own kind
+    if others[kin].sum() * lost / exposed >= EXPECTED_MIN:  # expected losses in its own version
         others_lost, others = others_lost[kin], others[kin]
     rate = (others_lost.sum() + 0.5) / (others.sum() + 1)
     doubt = 1 / (others_lost.sum() + 0.5) + SPREADS["version"] + SPREADS["datanode"]

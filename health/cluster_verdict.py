@@ -17,7 +17,7 @@ from health.words import HealthState
 
 REASONS_IN_LINE: Final = 3
 NAMES_SHOWN_MAX: Final = 3
-NAME_CHARACTERS: Final = 8  # of a datanode's id, enough to distinguish datanodes
+NAME_CHARACTERS: Final = 8  # of a datanode's id; enough to distinguish datanodes
 LACKING: Final = "without blocks that keys need"
 RECOVER: Final = "suture scm recover"
 _REPORT: Final = "suture scm report"
@@ -66,7 +66,7 @@ _AS: Final[Mapping[HealthState, tuple[str, ...]]] = {
     HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED: ("stuck",),
     HealthState.QUASI_CLOSED_STUCK_MISSING: ("stuck", "lost"),
 }
-"""The problem that each health state counts as."""
+"""For each health state, the problems as which a container in this state is counted."""
 _OPEN: Final = (HealthState.OPEN_UNHEALTHY, HealthState.OPEN_WITHOUT_PIPELINE)
 
 
@@ -75,9 +75,9 @@ class ClusterFacts:
     """The facts for the verdict, at one moment."""
 
     containers: ContainerProblems = ContainerProblems()  # as counted from replicas that are present
-    conditions: Mapping[str, int] = field(default_factory=dict)  # by `Health`, but for HEALTHY
+    conditions: Mapping[str, int] = field(default_factory=dict)  # counts by health state
     closed_count: int = 0
-    stray_count: int = 0  # on datanodes but not in the state, and not forgotten by an operator
+    stray_count: int = 0  # containers on datanodes that the state lacks and no operator forgot
     uncounted_count: int = 0  # changed containers that were not counted again
     unlooked_count: int = 0  # waiting for the replication manager
     node_count: int = 0
@@ -87,7 +87,7 @@ class ClusterFacts:
     failed_volume_count: int = 0
     safe_mode: str = ""  # reason of safe mode; empty = no safe mode
     refused: Sequence[str] = ()  # lines about invalid parts of datanodes' reports
-    troubles: Sequence[str] = ()  # of the control plane itself
+    troubles: Sequence[str] = ()  # problems of the control plane itself
 
 
 @dataclass(frozen=True, slots=True)

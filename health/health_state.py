@@ -163,7 +163,7 @@ def _ratis(chain: _Chain, view: BatchView, counts: Counts) -> None:
     chain.end(is_over & may_spare, HealthState.OVER_REPLICATED, over)
     misplaced = _queued(counts.is_misplaced_after, Queue.UNDER)
     chain.end(~is_short & ~is_over & counts.is_misplaced, HealthState.MIS_REPLICATED, misplaced)
-    only_bad = ~has_healthy  # without any replica the container is missing
+    only_bad = ~has_healthy  # a container without any replica is already MISSING
     under = _queued(n.need_with_bad_after > 0, Queue.UNDER)
     chain.end(only_bad & (n.need_with_bad > 0), HealthState.UNHEALTHY_UNDER_REPLICATED, under)
     over = _queued(n.need_with_bad < 0, Queue.OVER)

@@ -220,7 +220,7 @@ class ChecksumClass(IntEnum):
     MISMATCH_SPLIT = 1
     """Roots differ, and no root has a majority."""
     MISMATCH_MINORITY = 2
-    """Roots differ, and at least two replicas have one root, more than have any other."""
+    """Roots differ; one root has at least two replicas, and more replicas than any other root."""
     PARTIAL = 3
     """The known roots are equal, and some roots are unknown."""
     UNKNOWN = 4

@@ -151,7 +151,7 @@ def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
     applies &= scene.compared.checksum_class != ChecksumClass.CONTRADICTORY
     applies &= (
         view.present > containers.factor
-    )  # otherwise none is surplus when each index has a whole one
+    )  # otherwise no replica is surplus if each index has a whole one
     whole = scene.whole & view.of_container(applies)
     every = (np.int64(2) << containers.data + containers.parity) - 2
     applies &= (view.rows.bits(replicas.index, whole) & every) == every

@@ -11,7 +11,7 @@ from health.segmented_rows import Bools, Ints, Segments
 from health.words import Action
 
 OUT_OF_SERVICE_PRIORITY: Final = 5
-"""Priority of copies off leaving nodes, whose replicas still exist (Ozone's weight)."""
+"""Priority of copies from leaving nodes, whose replicas still exist (Ozone's weight)."""
 
 MISPLACED_PRIORITY: Final = 6
 DELETE_PRIORITY: Final = 7

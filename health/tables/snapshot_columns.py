@@ -46,8 +46,8 @@ KEYS_TOLD_MAX: Final = 100
 
 ROWS_PER_CONTAINER_MAX: Final = 16_383
 """Maximum number of replicas, or of pending ops, of one container. About twenty are usual; an
-unlimited replication may create ten thousand. It bounds the memory of the judge and the length of a
-plan's row."""
+unlimited replication may create ten thousand. The maximum bounds the memory of the judge and the
+length of a plan's row."""
 
 Kind = Literal["long", "int", "string", "boolean"]
 

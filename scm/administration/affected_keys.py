@@ -25,7 +25,7 @@ class KeyPage:
     """A page of affected keys in the order of their names, and the number of keys on all pages."""
 
     keys: tuple[AffectedKey, ...]
-    next_start_after: str  # name to continue after; empty: this is the last page
+    next_start_after: str  # name to continue after; empty = this is the last page
     key_count: int
     container_count: int
 

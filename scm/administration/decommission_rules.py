@@ -50,7 +50,7 @@ class ReplicaNeed:
     into maintenance."""
 
     container_id: int
-    scheme: str  # violations are reported per scheme; there are few
+    scheme: str  # erasure code or replica count; violations are reported per scheme
     online_count: int  # in-service nodes that must have a replica
     copied_bytes: int = 0
     is_stuck: bool = False  # replicas are missing and there is no source for them

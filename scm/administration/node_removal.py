@@ -75,7 +75,7 @@ class NodeRemoval(ControlComponent):
     def __post_init__(self, basis: DecisionContext, memories: Sequence[NodeMemory]) -> None:
         super().__post_init__(basis)
         self._memories = (basis.nodes, *memories)
-        self._needed = self._state.settled()  # checked: these records of a dead node are needed
+        self._needed = self._state.settled()  # checked containers that need the record
 
     def advance(self, change: StateChange) -> None:
         """Remove replica records of dead decommissioned nodes. The caller holds the lock."""
@@ -133,7 +133,7 @@ class NodeRemoval(ControlComponent):
                     return refused
                 if self._is_gone(datanode_id):
                     return _already_removed(datanode_id)
-                if not is_begun:  # if it calls from now on, it registers and reports all it has
+                if not is_begun:  # from now on, the node must register and report all replicas
                     is_begun = True
                     for memory in self._memories:
                         memory.forget(datanode_id)

@@ -105,7 +105,7 @@ class OlderStates(ControlComponent):
             if container is not None:
                 factor = container.replication_factor
                 if not state.has_all_commits_of(container_id):
-                    continue  # the recovery examined it
+                    continue  # the recovery has examined this container
             if len(holders) >= min(WITNESSES_MIN, factor):
                 self._distrust_ids(change, container_id, sorted(r.datanode_id for r in holders))
                 return

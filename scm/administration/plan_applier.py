@@ -69,7 +69,7 @@ class PlanApplier(ControlComponent):
             decisions.append(self._apply(change, row, needed, dry_run=dry_run))
             if dry_run and row.action == CommandKind.DELETE and decisions[-1].code == "OK":
                 removed.add(row.container_id)
-            if decisions[-1].command_ids:  # judge later rows of this container anew
+            if decisions[-1].command_ids:  # judge later rows of this container again
                 needs |= {row.container_id: []} | self._judge.rows([row.container_id])
         if not dry_run:
             return decisions

@@ -203,7 +203,7 @@ class RestoreRecovery(ControlComponent):
                 self._reports.note_known(change, one.container_id)
                 adopted.append(one.container_id)
                 change.on_commit(_log.warning, "container_adopted", container_id=one.container_id)
-        if self._state.restored is None:  # otherwise the end of the recovery moves it
+        if self._state.restored is None:  # otherwise `_finish` moves the counter
             change.move_counter("next_container_id", max(adopted, default=0) + 1)
         return adopted
 

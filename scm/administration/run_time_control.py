@@ -34,7 +34,7 @@ class RunTimeControl(ControlComponent):
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
-        self._rates: tuple[float, int, int] | None = None  # with the time of their computation
+        self._rates: tuple[float, int, int] | None = None  # time, copies, reconciles
 
     @locked
     def settings(self) -> list[WorkControl]:

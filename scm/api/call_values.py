@@ -23,7 +23,7 @@ class ContainerLocation:
 
     container_id: int
     endpoints: tuple[DatanodeAddress, ...]
-    scheme: str  # the erasure code's name; empty: each replica is a whole copy
+    scheme: str  # the erasure code's name; empty = each replica is a whole copy
     equal_count: int  # number of first datanodes that are equally good: readers spread over them
 
 

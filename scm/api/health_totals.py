@@ -112,8 +112,8 @@ class KeyNeeds:
     """The blocks and commits of one container that keys need, as far as they are known."""
 
     block_count: int = 0
-    bcsid: int = 0  # of the last needed commit; 0: none, or not known
-    promised_count: int = NOT_KNOWN  # blocks that were ever allocated in it
+    bcsid: int = 0  # bcsid of the last needed commit; 0 = none, or not known
+    promised_count: int = NOT_KNOWN  # blocks that were ever allocated in the container
 
 
 NOTHING_NEEDED: Final = KeyNeeds()

@@ -37,7 +37,7 @@ class Registration:
     address: str
     rack: str
     version: str
-    cluster_id: str  # empty: the datanode has not joined a cluster yet
+    cluster_id: str  # empty = the datanode has not joined a cluster yet
     boot_id: int
     volumes: tuple[ReportedVolume, ...]
     op_state: OpState | None = None  # as the datanode stores it; None = never set
@@ -397,7 +397,7 @@ class NodeManager:
         self._see(change, node.datanode_id, health)
         if before is None and health is NodeHealthState.STALE:
             return False  # no call since this start: nothing has changed
-        # Keeps the time in the row useful after a restart, without a disk write per heartbeat.
+        # This keeps the time in the row useful after a restart, without a disk write per heartbeat.
         heard_at_ms = self.heartbeat_at_ms(node)
         is_online = health is not NodeHealthState.DEAD and (
             node.was_online or health is NodeHealthState.HEALTHY

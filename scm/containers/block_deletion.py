@@ -88,8 +88,7 @@ class BlockDeletion(ControlComponent):
         state = basis.state
         self._state = state
         self._unsent: dict[tuple[int, bool], int] = {}
-        """(container, whether it is unproven) -> id of a transaction that was not sent to any
-        datanode."""
+        """(container id, is_unproven) -> id of a transaction that was not sent to any datanode."""
         self._resting = state.settled()  # containers with deletes pending on dead nodes only
         self._stirred = state.dirty_containers()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)

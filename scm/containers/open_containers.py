@@ -302,8 +302,9 @@ class WriterSessions(ControlComponent):
         count = self._replica_count(scheme)
         container_id = change.next_id("next_container_id")
         while self._state.replicas.of(container_id):
-            # A datanode has data under this id that this state does not contain, perhaps because it
-            # was restored from a backup. Two containers under one id would be mixed for ever.
+            # A datanode has data under this id that this state does not contain, perhaps because
+            # the state was restored from a backup. Two containers under one id would be mixed
+            # permanently.
             container_id = change.next_id("next_container_id")
         pipeline = choose_nodes(
             self._cases.candidates(),

@@ -428,7 +428,7 @@ class StateDatabase:
                         transaction.delete(key, db=self._databases[name])
                     else:
                         transaction.put(key, row, db=self._databases[name])
-        except lmdb.BadValsizeError as error:  # an error of that row, not of the disk
+        except lmdb.BadValsizeError as error:  # the row is invalid; the disk is not at fault
             name, key = max(change.rows, key=lambda row: len(row[1]))
             why = f"a name is too long to be kept: a key of {len(key)} bytes in table {name}"
             raise RefusedError(Code.MALFORMED_REQUEST, why) from error

@@ -92,7 +92,7 @@ class ReportedVolume:
     error: str
     data_bytes: int = 0  # of closed replicas
     in_time_bytes: int = 0  # of these, verified within the datanode's interval
-    service: str = ""  # operational state; "": in service
+    service: str = ""  # operational state; "" = in service
     log_count: int = 0  # entries of its verification log
     log_checksum: str = ""  # SHA-256 of the last entry, in hexadecimal
 
@@ -116,7 +116,7 @@ class Node:
     op_expiry_ms: int  # 0 = none
     registered_at_ms: int
     last_heartbeat_at_ms: int  # as of the last durable change of this row
-    was_online: bool = True  # at that time; a restarted SCM waits for nodes that were online
+    was_online: bool = True  # True if the node was online then; a restarted SCM waits for it
     layout_version: int = LAYOUT_VERSION  # layout version of its volumes
 
     @property
@@ -229,7 +229,7 @@ class Container:
     committed_bytes: int = 0
     committed_count: int = 0
     close_reason: str = ""
-    scheme: str = ""  # the erasure code, such as rs-3-2-1024k; empty: every replica is a whole copy
+    scheme: str = ""  # erasure code, such as rs-3-2-1024k; empty = replicas are whole copies
 
     @property
     def data_count(self) -> int:
@@ -301,7 +301,7 @@ class Hold:
     """A container, or one datanode's replica of it, for which no commands are sent."""
 
     container_id: int
-    datanode_id: str  # empty: the whole container is suppressed
+    datanode_id: str  # empty = the whole container is suppressed
     since_ms: int
     reason: str
 
@@ -415,4 +415,4 @@ class CommandOutcome:
     acknowledged: tuple[tuple[int, int], ...] = ()  # container and transaction; not kept
     moved_bytes: int = 0  # by a replicate; not kept
     duration_ms: int = 0
-    is_complete: bool = True  # False: a reconcile that was stopped or missed a peer; not kept
+    is_complete: bool = True  # False = a reconcile that was stopped or missed a peer; not kept

@@ -67,7 +67,7 @@ class RestoreRecord:
     taken_at_ms: int
     first_new_container_id: int  # the backup has no container with this id or a higher one
     unfinished: tuple[int, ...]
-    end_container_id: int = 0  # first container id after the recovery; 0: not recovered
+    end_container_id: int = 0  # first container id after the recovery; 0 = not recovered
 
 
 RESTORE_RECORD: Final = records.row_format(RestoreRecord)

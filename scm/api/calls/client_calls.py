@@ -72,7 +72,7 @@ class ClientCalls:
             key if key.created_at_ms else Key(key.name, key.size_bytes, now_ms, key.blocks)
             for key in keys
         ]
-        if keys:  # a writer may report failed replicas at any time
+        if keys:  # failed replicas alone may be reported at any time
             self._refuse_in_safe_mode("no key is written")
         closing = self._parts.writers.commit(
             change, client_id, stamped, may_replace=may_replace, failed=failed

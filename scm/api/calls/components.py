@@ -95,7 +95,7 @@ class ControlPlaneComponents:
         self.last_look = PreSendCheck(basis, judge, self.reconciles, self.coding)
         self.closes = CloseCommands(basis)
         self.outcomes = OutcomeProcessor(basis, self.reconciles)
-        self.changed_nodes: dict[str, float] = {}  # not reported yet -> time of the change
+        self.changed_nodes: dict[str, float] = {}  # node not reported yet -> time of its change
         self.safe_mode = SafeMode(basis, self.reports.confirmed)
         self.anchoring = AnchorKeeper(basis)
         self.last_copies = LastReplicaTracker(state, self.nodes)

@@ -226,7 +226,7 @@ class ControlPlane(ControlPlaneComponents):
         have pending block deletes, and the node has a replica of them or is in their pipeline."""
         closing = self.state.containers.closing
         waiting = closing.union(self.state.transactions.container_ids())
-        if not waiting:  # usual after a start, when each node has tens of thousands
+        if not waiting:  # usual after a start, when each node has tens of thousands of replicas
             return []
         found = waiting.intersection(self.state.replicas.on(datanode_id))
         for container_id in closing - found:

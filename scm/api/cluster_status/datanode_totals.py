@@ -38,7 +38,7 @@ class NodeTotals:
     heard_count: int = 0
     silent: list[str] = field(default_factory=list)  # ids of nodes
     unreported: list[str] = field(default_factory=list)
-    container_count: int = 0  # replicas
+    container_count: int = 0  # number of replicas
     volume_count: int = 0
     failed_volume_count: int = 0
     capacity_bytes: int = 0

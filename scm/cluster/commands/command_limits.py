@@ -20,7 +20,7 @@ from scm.cluster.commands.loads import (
 from scm.state.entities import CommandKind, CommandPriority, OpState, PendingCommand
 
 RECONCILE_LIMIT: Final = 10  # the most that an agent's thread pool runs at once
-RECONCILE_WEIGHT: Final = 2  # in replications: it reads its own replica and a peer's
+RECONCILE_WEIGHT: Final = 2  # in replications: a reconcile reads its own replica and a peer's
 DELETE_BLOCKS_LIMIT: Final = 1  # one command carries many transactions
 CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
 

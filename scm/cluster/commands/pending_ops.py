@@ -71,7 +71,7 @@ class PendingOps:
         self._pauses = RetryPauses(clock, first_s=options.close_retry_ms / 1000)
         self._failing = FailingReplicas(state, clock, options)
         self.failing_targets = FailingTargets(clock)
-        for command in state.commands.values():  # of an earlier term: their wait begins again
+        for command in state.commands.values():  # commands of an earlier term wait again
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
         self._first_id = state.counters["next_command_id"]  # the first id of this term

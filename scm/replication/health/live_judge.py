@@ -39,7 +39,7 @@ class HealthRow:
     priority: int  # the smallest is the most urgent
     reason: str
     sources: tuple[str, ...]  # datanodes to copy or compute from, best first
-    targets: tuple[str, ...]  # datanodes that must act on their replica
+    targets: tuple[str, ...]  # datanodes that must close or delete their replica
     indexes: tuple[int, ...]
     copies: int
     is_forced: bool

@@ -29,7 +29,7 @@ class ReplicationQueue:
         """By container: its weight (the smallest is the most urgent), and the number of tries."""
         self._order: list[tuple[int, int]] = []  # a heap; entries that differ from `found` are void
         self._chosen: list[int] = []  # chosen by the last step; not in `_order` until the next
-        self._datanodes: dict[int, tuple[str, ...]] = {}  # all were busy at the last try
+        self._datanodes: dict[int, tuple[str, ...]] = {}  # datanodes, all busy at the last try
         self._asleep: set[int] = set()
         self._asleep_for: dict[str, set[int]] = {}
         self._resting: set[int] = set()  # asleep, because no present datanode is suitable

@@ -49,7 +49,7 @@ class AutoReconcile(ControlComponent):
         now_s = self._clock.monotonic_s()
         ids, reasons = found.view.batch.containers.container_id, found.reconciles.reasons
         is_due = found.reconciles.is_wanted & (reasons != _CONTRADICT)
-        if self._reasons:  # true for nearly all containers
+        if self._reasons:  # avoids a set of nearly all containers
             for container_id in self._reasons.keys() & set(ids[~is_due].tolist()):
                 self._due_s.pop(container_id, None)
                 del self._reasons[container_id]

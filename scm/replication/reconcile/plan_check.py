@@ -40,7 +40,7 @@ class PlanRow:
     action: str = "reconcile"
     sources: tuple[str, ...] = ()  # replicate: datanodes to copy from
     targets: tuple[str, ...] = ()  # delete, close: datanodes that act on their replica
-    copies: int = 0  # replicate
+    copies: int = 0  # replicate: number of copies
     is_forced: bool = False  # delete
     expires_at_ms: int = 0  # 0 = never
 

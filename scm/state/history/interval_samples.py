@@ -61,7 +61,7 @@ class StatusSample:
     used_bytes: int = 0
     data_bytes: int = 0  # of closed replicas
     in_time_bytes: int = 0  # of these, verified within the scan interval
-    oldest_scan_at_ms: int = NOTHING_TO_VERIFY  # 0: some data was never read
+    oldest_scan_at_ms: int = NOTHING_TO_VERIFY  # 0 = some data was never read
     done_count: int = 0  # copies, rebuilds, repairs and deletes that were carried out
     failed_count: int = 0
     moved_bytes: int = 0

@@ -89,7 +89,7 @@ def replica_heads(
     strings, and for each row the index of its strings. Raise DamagedRow if a row is damaged."""
     if min(map(len, rows)) <= _NAMES_AT:
         raise DamagedRow("a row is too short for a replica")
-    if len(set(map(len, rows))) == 1:  # as most are; one datanode's often have the same names
+    if len(set(map(len, rows))) == 1:  # usual; rows of one datanode often have the same names
         table = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
         heads = np.ascontiguousarray(table[:, :_NAMES_AT]).view(REPLICA_HEAD)[:, 0]
         tails = table[:, _NAMES_AT:]
