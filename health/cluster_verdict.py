@@ -75,7 +75,7 @@ class ClusterFacts:
     """The facts for the verdict, at one moment."""
 
     containers: ContainerProblems = ContainerProblems()  # as counted from replicas that are present
-    conditions: Mapping[str, int] = field(default_factory=dict)  # counts by health state
+    conditions: Mapping[str, int] = field(default_factory=dict)  # by health state, not HEALTHY
     closed_count: int = 0
     stray_count: int = 0  # containers on datanodes that the state lacks and no operator forgot
     uncounted_count: int = 0  # changed containers that were not counted again

@@ -48,8 +48,7 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
 
 
 def missing_replicas(view: BatchView, counts: Counts) -> Ints:
-    """Return how many replicas of each container must be created, without counting copies in
-    flight.
+    """Return how many replicas of each container must be created in addition to copies in flight.
 
     An index with replicas on both a leaving node and a node in maintenance is created only if too
     few other indexes are in service.

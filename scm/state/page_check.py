@@ -3,7 +3,7 @@
 LMDB trusts its file. A page of zeros, or a sector that cannot be read, ends the reading process by
 an assertion or a signal before it can report an error. Therefore a child process first reads all
 pages in use, with LMDB's own copy function, and discards the copy. The check takes as long as one
-read of the pages from memory, or from the disk if a start had to read them from there anyway.
+read of the pages, from memory or from the disk. A start would read the pages anyway.
 """
 
 import signal
