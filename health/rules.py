@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The parameters, which apply to all containers of a batch."""
+    """The parameters of the rules for all containers of a batch."""
 
     maintenance_min: int = 2
     """Replicas of a Ratis container that stay online during maintenance."""

@@ -28,7 +28,7 @@ Stamp = tuple[tuple[str, str, str, bool], ...]
 
 @dataclass(frozen=True, slots=True)
 class StopQuery:
-    """The datanodes, and volumes as (datanode, id), that would be off."""
+    """A question: the datanodes, and the volumes as (datanode id, volume id), that would be off."""
 
     datanode_ids: tuple[str, ...]
     volumes: tuple[tuple[str, str], ...] = ()
@@ -74,8 +74,8 @@ class StopImpactAnalyzer(ControlComponent):
     _safe_mode: SafeMode
 
     def analyze(self, question: StopQuery) -> StopImpact:
-        """Return the answer. Raise RefusedError(WRONG_DATANODE) for an unknown datanode or
-        volume.
+        """Return the answer to a question. Raise RefusedError(WRONG_DATANODE) for an unknown
+        datanode or volume.
         """
         for tries_left in reversed(range(TRIES)):
             found, is_same = self._looked(question)

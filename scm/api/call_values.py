@@ -11,7 +11,8 @@ from scm.state.starts import ReportedStart
 
 
 class DatanodeAddress(NamedTuple):
-    """A datanode and its address. A NamedTuple, because each lookup creates three."""
+    """A datanode and its address. It is a NamedTuple because these are fast to create, and each
+    lookup creates three."""
 
     datanode_id: str
     address: str

@@ -47,7 +47,7 @@ class CloseCommands(ControlComponent):
                 self.close(change, container)
 
     def reset_attempts(self, container_id: int) -> None:
-        """Reset a container's close attempts, so that the next one is not delayed."""
+        """Reset a container's close attempts, so that its next close command is not delayed."""
         self._attempts.pop(container_id, None)
 
     def close(self, change: StateChange, container: Container) -> list[int]:

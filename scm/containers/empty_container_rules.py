@@ -38,8 +38,8 @@ def next_step(
     is_unused: bool,
     leaving: Collection[str] = (),
 ) -> EmptyingStep:
-    """Return the next step. `is_unused` means that no key and no pending command needs the
-    container.
+    """Return the next step to delete or restore a container. `is_unused` means that no key and no
+    pending command needs the container.
 
     `leaving` are the decommissioned datanodes; damaged replicas on them are not repaired.
     """

@@ -144,7 +144,8 @@ class ReplicationManager(ControlComponent):
         return self._queue.is_resting(container_id)
 
     def busy_sources(self, container_id: int) -> tuple[str, ...]:
-        """Return the sources of a container if all of them are at their limits."""
+        """Return the sources of a container if all of them are at their limits, else an empty
+        tuple."""
         return self._queue.sleeps_for(container_id)
 
     @property

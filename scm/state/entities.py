@@ -281,8 +281,8 @@ class DeletedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTransaction:
-    """Blocks to delete in one container; kept until every datanode with a replica has acknowledged
-    it."""
+    """Blocks to delete in one container. The transaction is kept until every datanode with a
+    replica has acknowledged it."""
 
     transaction_id: int
     container_id: int

@@ -137,8 +137,8 @@ class ClientCalls:
 
     @locked
     def lost_of(self, key: Key) -> list[int]:
-        """Return the containers of a key that an operator gave up; an empty list if the key is not
-        lost."""
+        """Return those containers of a key that an operator gave up; an empty list if the key is
+        not lost."""
         return self._parts.state.forgotten.lost_of(key)
 
     def _refuse_in_safe_mode(self, what: str) -> None:

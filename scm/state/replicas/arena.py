@@ -132,8 +132,9 @@ def _bytes_of(rows: Rows) -> memoryview:
 
 
 def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
-    """Yield for each block its number, the positions in `slots` of its slots, and the slots within
-    the block. Adjacent slots, as most slots of one datanode are, are returned as slices."""
+    """Yield (number of the block, positions in `slots`, slots within the block) for each block that
+    contains some of the slots. The last two are slices if the slots are adjacent, as most slots of
+    one datanode are."""
     if not len(slots):
         return
     first, last = int(slots[0]), int(slots[-1])
