@@ -111,8 +111,8 @@ def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
 
 def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
     """Plan the delete of one replica of each stuck quasi-closed container with surplus replicas.
-    Enough equal replicas of the same origin must remain that have at least as many commits. A
-    damaged replica is deleted first, if the other replicas have all its data.
+    Enough equal replicas of the same origin with at least as many commits must remain. A damaged
+    replica is deleted first, if the other replicas have all its data.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     origins, containers = scene.counts.quasi.origins, view.batch.containers

@@ -56,7 +56,7 @@ from suture.wire.server.authorization import Audit, NullAudit
 
 
 class ControlPlaneComponents:
-    """The control plane's components. Callers of undecorated methods hold the lock
+    """The control plane's components. Callers of methods without a decorator must hold the lock
     (`scm.state.state_access`).
     """
 

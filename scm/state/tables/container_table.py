@@ -14,10 +14,11 @@ from scm.state.tables.wanted_counts import WantedCounts
 
 
 class ContainerTable(Table[int, Container]):
-    """Containers by id; open ones also by writer, unfinished ones also as a set.
+    """Containers by id. Open containers are also indexed by writer, and unfinished ones are in a
+    set.
 
-    Most containers are closed and unchanged for months. They remain undecoded rows until one is
-    requested, because to decode millions at a start takes longer than to read them.
+    Most containers are closed and unchanged for months. Such a container remains an undecoded row
+    until it is requested, because to decode millions at a start takes longer than to read them.
     """
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ class KeyTable(Table[str, Key]):
             self._named = None
 
     def named_among(self, places: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Return those of the blocks, each as (container, block id), that keys name.
+        """Return the blocks in `places`, each a pair (container id, block id), that belong to keys.
 
         The first call reads all keys, and later calls only the changes since then.
         """

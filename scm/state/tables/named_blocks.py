@@ -38,7 +38,8 @@ class NamedBlocks:
             self._changes[place] = self._changes.get(place, 0) + count
 
     def among(self, places: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Return those of the blocks, each as (container, block id), that keys name."""
+        """Return the blocks in `places`, each a pair (container id, block id), that belong to
+        keys."""
         asked = _packed(np.array(places, dtype=np.uint64).ravel())
         first, end = (np.searchsorted(self._sorted, asked, side=side) for side in ("left", "right"))
         counts = (end - first).tolist()

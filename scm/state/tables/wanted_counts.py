@@ -14,8 +14,8 @@ _KEPT: Final = frozenset({ContainerState.QUASI_CLOSED, ContainerState.CLOSED})
 
 
 class WantedCounts:
-    """Required number of replicas by container, for containers that one number describes: not for
-    those that are being written or deleted, and not for erasure-coded ones."""
+    """Required number of replicas by container. One number cannot describe containers that are
+    being written or deleted, or erasure-coded ones; they have NO_COUNT."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()  # each count minus NO_COUNT
