@@ -2,9 +2,10 @@
 
 The recovery has these steps:
 
-1. All known nodes report all their replicas. 2. Containers made since the backup are adopted, and
-their keys are brought back. 3. Deletes that were carried out since the backup are recorded. 4. The
-recovery ends; all later ids are higher than any id that was seen.
+1. All known nodes report all their replicas.
+2. Containers made since the backup are adopted, and their keys are brought back.
+3. Deletes that were carried out since the backup are recorded.
+4. The recovery ends; all later ids are higher than any id that was seen.
 
 A record in the backup proves that the data was stored. A missing record proves nothing, so data is
 never deleted because the state has no record of it. Only two facts override a record:
