@@ -2,7 +2,7 @@
 #
 #   PYTHON=...      the interpreter to build .venv with (default: the first 3.11 or newer)
 #   DEMO_ARGS=...   more arguments of `suture demo`, for instance a folder to store
-#   TEST_ARGS=...   more arguments of pytest; it runs three processes, unless they name files only
+#   TEST_ARGS=...   more arguments of pytest; it runs four processes, unless they are files only
 #   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
 #   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
 #   INTEROP_ARGS=.. more arguments of `make interop`: --json prints one document, --seed 7 damages others
@@ -12,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop spark-versions format deb rpm release lock outdated site clean python
+.PHONY: help demo test pytest check lint bench mutants simulate replay shrink soak nightly interop spark-versions format deb rpm release lock outdated site clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -29,9 +29,14 @@ help: ## Show this.
 demo: python ## Damage a small cluster's disks and watch it heal itself (DEMO_ARGS=...).
 	@$(WITH_JAVA) $(BIN)/suture demo $(DEMO_ARGS)
 
-test: lint ## Run every check and every test, as CI does (TEST_ARGS=--known-skips: and fails for skips).
+test: python ## Run every check and every test, as CI does (TEST_ARGS=--known-skips: and fails for skips).
 	@tools/bootstrap.sh programs
-	@$(WITH_PROMTOOL) && $(WITH_BUF) && $(WITH_JAVA) $(BIN)/pytest -n auto $(TEST_ARGS)
+	@$(WITH_PROMTOOL) && $(WITH_BUF) && $(WITH_JAVA) $(MAKE) --no-print-directory -j 2 lint pytest
+
+# The collection compiles each test, which otherwise each of pytest's processes does for itself.
+pytest:
+	@$(BIN)/pytest --collect-only -qqq $(TEST_ARGS) >/dev/null || true
+	@$(BIN)/pytest -n auto $(TEST_ARGS)
 
 check: lint ## Run what is quick: the checks, and the tests of single modules.
 	@$(BIN)/pytest -n auto -q --hypothesis-profile=quick tests/unit

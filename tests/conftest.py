@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+gc.disable()  # until the tests are collected: imports make few cycles
+
 # A shell lets what it runs in the background ignore Ctrl-C, and nohup that a terminal hangs up;
 # processes pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,6 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Take what was imported out of every later garbage collection."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
