@@ -1,4 +1,4 @@
-"""One real cluster, shared by the tests that only use it: an SCM and three agents.
+"""A real cluster, shared by the tests of a file that only use it: an SCM and three agents.
 
 Each test has a directory in memory where there is such a file system. The calls are the same; only
 what they wait for is not. On the disk are that cluster, the files of ON_DISK, and everything in
@@ -38,7 +38,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
             yield directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Return a running cluster of three datanodes, one volume each, scans off."""
     running = forked_cluster(

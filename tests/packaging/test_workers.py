@@ -66,7 +66,7 @@ def test_files_that_share_what_is_costly_share_a_process() -> None:
     }
 
     scopes = {(fixture, scope_of(path)) for fixture, path in users}
-    assert {("spark", "one Spark session"), ("cluster", "one cluster")} == scopes
+    assert {("spark", "one Spark session")} == scopes
     assert {path for _, path in users} == {path for paths in TOGETHER.values() for path in paths}
 
 
@@ -98,7 +98,6 @@ def test_the_longest_start_first() -> None:
         "unit/x",
         "property/x",
         "integration/x",
-        "integration/cli/test_cli",
         "fault/x",
         "integration/test_demo",
         "spark/test_generated",

@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-WORKERS: Final = 3  # one more than a small machine has processors: many tests wait for a deadline
+WORKERS: Final = 4  # two per processor of a small machine: half of a test's time is a wait
 
 TOGETHER: Final = {
     "one Spark session": (
@@ -45,13 +45,6 @@ TOGETHER: Final = {
         "tests/unit/spark_verify/test_retention.py",
         "tests/unit/spark_verify/test_scans.py",
     ),
-    "one cluster": (
-        "tests/integration/host/test_agent_process.py",
-        "tests/integration/cli/test_cli.py",
-        "tests/integration/client/test_closing.py",
-        "tests/integration/client/test_library.py",
-        "tests/integration/client/test_single_puts.py",
-    ),
 }
 """Files that use one fixture of the whole session, by what they share."""
 
@@ -60,7 +53,6 @@ FIRST: Final = (
     "tests/integration/test_demo.py",
     "tests/spark",
     "tests/fault",
-    "one cluster",
     "tests/packaging",
     "tests/integration",
     "tests/property",
