@@ -3,12 +3,12 @@
     python tools/try_deb.py dist/suture_*.deb [--bill FILE] [--newer PACKAGE] [--verify PACKAGE]
                             [--suite trixie] [--base DIR]
 
-A host is a Debian root: created once by debootstrap below --base, with an overlay for each host. No
+A host is a Debian root: created once by mmdebstrap below --base, with an overlay for each host. No
 systemd runs in a root, so the commands of the units are started by hand, as the user and with the
 folders that the units name; each host has its own loopback address. The commands come from the page
-operations/three-hosts.md in the package, which ends with a repair. Then the package is upgraded to
+operations/three-hosts.md, which ends with a repair. Then the package is upgraded to
 --newer and downgraded again, host by host, and --verify is installed with a Java from the suite's
-archive and compares the replicas. Needs root, debootstrap, and minutes. Exit code 1, with the
+archive and compares the replicas. Needs root, mmdebstrap, and minutes. Exit code 1, with the
 reason, if something is not as documented.
 """
 
@@ -30,7 +30,7 @@ from tools.packages.hosts import Fault, Host, a_host, made, this_suite  # noqa: 
 
 HOST_COUNT = 3
 README = "usr/share/doc/suture/README.md"
-MANUAL = "usr/share/doc/suture/operations/three-hosts.md"
+PAGE = ROOT / "docs/operations/three-hosts.md"
 SCM = "--scm scm.example.org:9860"
 STEP = re.compile(  # a file and its content, or commands and their output
     r"^`(/[^`]+)`[^\n]*:\n\n```(sh|toml)\n(.*?)```|^```console\n(.*?)```", re.DOTALL | re.MULTILINE
@@ -83,16 +83,17 @@ def first_hour(hosts: Sequence[Host], package: Path) -> None:
     Fault."""
     begun_s = [time.monotonic()]
     for host in hosts:
+        shutil.copy(package, host.root / "root")
         shutil.copy(package, host.root / "suture.deb")
-        shown(host, "dpkg --install /suture.deb")
+        follow(host, re.sub(r"suture_\S+\.deb", package.name, part("## Install the package")))
     begun_s.append(time.monotonic())
     built(hosts)
     shutil.copy(hosts[0].root / README, hosts[0].root / "root/README.md")
     registered(hosts[0])
     begun_s.append(time.monotonic())
-    follow(hosts[0], part("## The first hour", hosts[0]))
+    follow(hosts[0], part("## The first hour"))
     begun_s.append(time.monotonic())
-    follow(hosts[0], part("## Damage and repair", hosts[0]))
+    follow(hosts[0], part("## Damage and repair"))
     healed(hosts[0])
     begun_s.append(time.monotonic())
     for what, start_s, end_s in zip(PARTS, begun_s, begun_s[1:], strict=False):
@@ -181,15 +182,15 @@ def built(hosts: Sequence[Host]) -> None:
         with (host.root / "etc/hosts").open("a") as names:
             names.write(f"127.0.0.1 localhost\n{hosts[0].address} scm.example.org\n")
             names.writelines(f"{h.address} {h.name}\n" for h in hosts)
-    follow(hosts[0], part("## On the first host", hosts[0]))
+    follow(hosts[0], part("## On the first host"))
     for host in hosts:
         own = host.root / "etc/suture/conf.d/try.toml"  # they share one machine's ports
         own.parent.mkdir()
         own.write_text(f'[observe]\nlisten = "{host.address}:9861"\n')
         if host is not hosts[0]:
             shutil.copytree(hosts[0].root / "root/authority", host.root / "root/authority")
-        follow(host, part("## On each host", host).replace("datanode1.example.org", host.name))
-    follow(hosts[0], part("## On the operator's machine", hosts[0]))
+        follow(host, part("## On each host").replace("datanode1.example.org", host.name))
+    follow(hosts[0], part("## On the operator's machine"))
 
 
 def follow(host: Host, text: str) -> None:
@@ -213,11 +214,11 @@ def follow(host: Host, text: str) -> None:
                 wait_until(lambda: is_closed(host), "container 1 does not close")
 
 
-def part(heading: str, host: Host) -> str:
-    """Return the text below a heading of the manual in the package. Raise Fault."""
-    text = (host.root / MANUAL).read_text().partition(f"\n{heading}\n")[2]
+def part(heading: str) -> str:
+    """Return the text below a heading of the page. Raise Fault."""
+    text = PAGE.read_text().partition(f"\n{heading}\n")[2]
     if not text:
-        raise Fault(f"the manual has no {heading}")
+        raise Fault(f"the page has no {heading}")
     return text.partition("\n## ")[0]
 
 

@@ -6,7 +6,7 @@ The host is a Debian root, into which this machine's rpm installs; a package dec
 host has systemd and its Python, and has the link of that Python. A control plane and an agent are
 started by the commands of the units and connect. Python's package is installed once more, for which
 the environment is made again. The package is upgraded to --newer and downgraded again, removed and
-installed again, and the datanode is the same each time. Needs root, debootstrap, rpm, and minutes.
+installed again, and the datanode is the same each time. Needs root, mmdebstrap, rpm, and minutes.
 Exit code 1, with the reason, if something is wrong.
 """
 

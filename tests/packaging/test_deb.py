@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer._completion_shared import get_completion_script
 
-from tests.support.manual.reading import MANUAL, pages
+from tests.support.manual.reading import pages
 from tools import make_deb, try_deb
 from tools.man import escaped, page
 from tools.packages import stage
@@ -102,7 +102,7 @@ def test_the_package_of_the_job_has_its_unit_timer_and_program(tmp_path: Path) -
     }
     for script in ("prerm", "postrm"):  # an upgrade stops no timer
         assert 'if [ "$1" = remove ]' in make_deb.MEMBERS[stage.VERIFY][script]
-    control = make_deb.control(make_deb.VERIFY_CONTROL, "amd64")
+    control = make_deb.control(make_deb.VERIFY_CONTROL, "amd64", 1)
     version = stage.PROJECT["version"]
     java = "default-jre-headless (>= 2:1.17) | java17-runtime-headless"
     assert f"Depends: suture (= {version}), {java}\n" in control
@@ -133,20 +133,24 @@ def test_any_python_that_there_are_wheels_for_will_do() -> None:
     """
     The package is installed where one of them is, and notices each that comes or goes.
     """
-    control = make_deb.control(make_deb.CONTROL, "amd64")
+    control = make_deb.control(make_deb.CONTROL, "amd64", 1)
 
-    assert f"Depends: {' | '.join(f'python{p}' for p in reversed(PYTHONS))}, systemd" in control
+    pythons = " | ".join(f"python{p}" for p in reversed(PYTHONS))
+    systemd = "systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles"
+    assert f"\nDepends: {pythons}, {systemd}, util-linux\n" in control
     for name in ("python3", *(f"python{version}" for version in PYTHONS)):
         assert f"interest-noawait /usr/bin/{name}\n" in make_deb.TRIGGERS
 
 
 def test_the_manual_can_be_followed_by_a_program() -> None:
     """The manual has every file and step that `tools/try_deb.py` types on three hosts."""
-    steps = try_deb.STEP.findall((MANUAL / Path(try_deb.MANUAL).name).read_text())
+    steps = try_deb.STEP.findall(try_deb.PAGE.read_text())
 
     files = [path for path, *_ in steps if path]
     typed = [command for *_, block in steps for command in block.splitlines()]
     assert ["scm.env", "scm.toml", "host.toml", "client.toml"] == [Path(f).name for f in files]
+    version = stage.PROJECT["version"]
+    assert f"# apt-get install ./suture_{version}_amd64.deb" == typed[0]
     assert "# suture tls init authority" in typed
     assert "# systemctl enable --now suture-scm" in typed
     assert "$ suture put README.md --scm scm.example.org:9860" in typed

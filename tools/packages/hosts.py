@@ -88,14 +88,10 @@ def this_suite() -> str:
 
 
 def made(base: Path, suite: str) -> Path:
-    """Return a Debian root, created by debootstrap unless it exists."""
+    """Return a Debian root, created by mmdebstrap unless it exists."""
     if not (base / "usr/bin/dpkg").exists():
         base.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", "--include=python3,systemd", suite, base],  # noqa: S607
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        run("mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,systemd", suite, base)
     return base
 
 
