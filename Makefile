@@ -12,7 +12,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test pytest check lint bench mutants simulate replay shrink soak nightly interop spark-versions format deb rpm release lock outdated site clean python
+.PHONY: help demo test pytest check lint bench mutants simulate replay shrink soak nightly interop spark-versions format deb rpm release try lock outdated site clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -74,6 +74,7 @@ nightly: python ## What takes hours: every test at its full size, 10,000 schedul
 	@SUTURE_NIGHTLY=1 $(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory simulate COUNT=$(or $(COUNT),10000) JOBS=$(or $(JOBS),1)
 	@$(MAKE) --no-print-directory soak
+	@$(MAKE) --no-print-directory try
 
 interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=damages, datanode_loss, endurance, led_agent_trial, scrub, secure or serving; MINUTES=60 of endurance; INTEROP_ARGS=--json).
 	@$(BIN)/python -m tools.interop$(if $(NAME),.$(NAME)) $(if $(MINUTES),--minutes $(MINUTES)) $(INTEROP_ARGS)
@@ -95,6 +96,10 @@ release: python ## Build the artifacts of a release in dist/VERSION (VERSION=0.1
 	@tools/bootstrap.sh programs
 	@$(BIN)/python tools/release.py $(VERSION)
 
+try: deb ## Install the package on three Debian hosts, type the manual's first hour, and purge it, as root (SUITE=bookworm).
+	@tools/bootstrap.sh programs
+	@$(BIN)/python tools/try_deb.py dist/suture_*.deb $(if $(SUITE),--suite $(SUITE))
+
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
     --no-header --upgrade pyproject.toml
 
@@ -102,6 +107,7 @@ lock: python ## Pin the versions that the packages bundle to the newest allowed 
 	echo pip | $(LOCK) - --extra ozone --output-file tools/packages/agent.lock
 	$(LOCK) --extra ozone --extra scm --extra spark --constraint tools/packages/agent.lock \
 	    --output-file tools/packages/spark.lock
+	$(BIN)/python tools/make_image.py --lock
 
 outdated: python ## List the installed libraries that have a newer version.
 	@$(BIN)/uv pip list --python $(BIN)/python --outdated

@@ -208,7 +208,7 @@ setup_java() {
 
 readonly PROGRAMS=( # a command, and the package that brings it on Debian and Ubuntu
     chromium:chromium mkfs.btrfs:btrfs-progs rpmbuild:rpm filefrag:e2fsprogs man:man-db
-    systemd-analyze:systemd setpriv:util-linux gpg:gnupg
+    systemd-analyze:systemd setpriv:util-linux gpg:gnupg mmdebstrap:mmdebstrap
     krb5kdc:krb5-kdc kadmin.local:krb5-admin-server kinit:krb5-user
 )
 

@@ -24,7 +24,8 @@ Package: suture
 Version: {version}
 Architecture: {architecture}
 Maintainer: Suture maintainers <maintainers@suture.invalid>
-Depends: {pythons}, systemd, util-linux
+Depends: {pythons}, {systemd}, util-linux
+Installed-Size: {kib}
 Section: admin
 Priority: optional
 Description: {description}
@@ -37,11 +38,13 @@ Version: {version}
 Architecture: {architecture}
 Maintainer: Suture maintainers <maintainers@suture.invalid>
 Depends: suture (= {version}), default-jre-headless (>= 2:1.17) | java17-runtime-headless
+Installed-Size: {kib}
 Section: admin
 Priority: optional
 Description: {description}
  PySpark for the environment of the package suture, and a timer that verifies every day.
 """
+STANDALONE = ("sysusers", "tmpfiles")  # in an image, nothing starts units
 CONFFILES = f"/{stage.OPTIONS}\n"
 TRIGGERS = "".join(
     f"interest-noawait /usr/bin/python{version}\n" for version in ("3", *reversed(PYTHONS))
@@ -119,8 +122,9 @@ def pack(root: Path, package: str, out: Path) -> Path:
         capture_output=True,
         text=True,
     ).stdout.strip()
+    kib = installed_kib(root)
     for name, text in MEMBERS[package].items():
-        shown = control(text, architecture) if name == "control" else text
+        shown = control(text, architecture, kib) if name == "control" else text
         stage.place(root / "DEBIAN" / name, shown.encode())
         if name.startswith("p"):  # scripts
             (root / "DEBIAN" / name).chmod(0o755)
@@ -136,13 +140,25 @@ def pack(root: Path, package: str, out: Path) -> Path:
     return target
 
 
-def control(text: str, architecture: str) -> str:
+def installed_kib(root: Path) -> int:
+    """Return the space that the files of a package need, as dpkg-gencontrol computes it: each file
+    is rounded up to 1 KiB, and each folder needs 1 KiB."""
+    sizes = (
+        path.lstat().st_size if path.is_symlink() or not path.is_dir() else 1
+        for path in root.rglob("*")
+    )
+    return sum(-(-size // 1024) for size in sizes)
+
+
+def control(text: str, architecture: str, kib: int) -> str:
     """Return a package's control file; it needs any one of the Pythons with wheels."""
     is_job = text is VERIFY_CONTROL
     return text.format(
         version=stage.PROJECT["version"],
         architecture=architecture,
+        kib=kib,
         pythons=" | ".join(f"python{version}" for version in reversed(PYTHONS)),
+        systemd=", ".join(f"systemd | systemd-standalone-{tool}" for tool in STANDALONE),
         description=stage.VERIFY_DESCRIPTION if is_job else stage.DESCRIPTION,
     )
 

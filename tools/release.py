@@ -1,11 +1,11 @@
-"""Build the artifacts of a release: packages, bill of materials, checksums and signature.
+"""Build the artifacts of a release: packages, image, bill of materials, checksums and signature.
 
     python tools/release.py VERSION [--out DIR]
 
 Two builds of one commit are equal byte by byte. If changelog.d/ has files, they are first assembled
 into CHANGELOG.md, the version is written into pyproject.toml, and the command stops: commit both
 and run it again. RELEASE_KEY names the GPG key that signs SHA256SUMS; without it, nothing is
-signed. The RPM packages need rpmbuild.
+signed. The RPM packages need rpmbuild, and the image needs mmdebstrap.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 
-from tools import make_deb, make_rpm  # noqa: E402
+from tools import make_deb, make_image, make_rpm  # noqa: E402
 from tools.packages import stage  # noqa: E402
 from tools.packages.contents import bill_of_materials  # noqa: E402
 
@@ -94,14 +94,16 @@ def fault_of(version: str) -> str:
 
 
 def build(version: str, out: Path) -> None:
-    """Build wheel, source distribution, packages, bill of materials, web site and man pages."""
+    """Build wheel, source distribution, packages, bill of materials, web site, man pages and
+    image."""
     run(sys.executable, "-m", "hatchling", "build", "--directory", str(out))
     with tempfile.TemporaryDirectory(prefix="suture-release-") as folder:
         scratch = Path(folder)
-        make_deb.packages(scratch, out)
+        package, _ = make_deb.packages(scratch, out)
         make_rpm.packages(scratch, out)
+        _, debian = make_image.image(package, scratch, out)
         roots = [scratch / stage.DEBIAN.name / name for name in ("suture", stage.VERIFY)]
-        text = bill_of_materials(roots, version, int(os.environ["SOURCE_DATE_EPOCH"]))
+        text = bill_of_materials(roots, version, int(os.environ["SOURCE_DATE_EPOCH"]), debian)
         (out / f"suture-{version}.cdx.json").write_text(text)
         archive([roots[0] / stage.SITE], out / f"suture-{version}-site.tar.xz")
         manuals = [root / stage.MAN_PAGES for root in roots]

@@ -1,9 +1,13 @@
 """The image and the cluster of it: without root, without a compiler, with everything in it."""
 
+import gzip
+import hashlib
+import json
 import os
 import re
 import shlex
 import subprocess
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,8 @@ from agent.config.loading import load
 from scm.state import options as scm_options
 from tests.support.packaging.commands import BIN, faults_of
 from tests.support.packaging.tidy import PRODUCT_PACKAGES
+from tools import make_image
+from tools.packages import oci, stage
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = (ROOT / "Containerfile").read_text()
@@ -69,6 +75,71 @@ class TestContainerfile:
         )
 
         assert (1, "no 200 from /healthz\n") == (checked.returncode, checked.stderr)
+
+
+class TestArchive:
+    """The image as an artifact of the release."""
+
+    def test_archives_of_equal_layers_are_equal(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Directory and times do not matter. Every blob has the name of its content, and the
+        configuration names the uncompressed layer."""
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+        content = "".join(map(str, range(100_000))).encode()
+        targets = []
+        for place in ("one", "another"):
+            stage.place(tmp_path / place / "layer.tar", content)
+            targets.append(tmp_path / f"{place}.tar")
+            oci.write(tmp_path / place / "layer.tar", targets[-1], "some:1", "amd64", {"User": "1"})
+
+        assert targets[0].read_bytes() == targets[1].read_bytes()
+        files = {}
+        with tarfile.open(targets[0]) as archive:
+            for member in archive:
+                file = archive.extractfile(member)
+                assert file is not None
+                files[member.name] = file.read()
+        assert {"imageLayoutVersion": "1.0.0"} == json.loads(files.pop("oci-layout"))
+        [named] = json.loads(files.pop("index.json"))["manifests"]
+        assert {"org.opencontainers.image.ref.name": "some:1"} == named["annotations"]
+        assert {f"blobs/sha256/{hashlib.sha256(b).hexdigest()}": b for b in files.values()} == files
+        blobs = {f"sha256:{Path(name).name}": blob for name, blob in files.items()}
+        manifest = json.loads(blobs[named["digest"]])
+        config = json.loads(blobs[manifest["config"]["digest"]])
+        [layer] = manifest["layers"]
+        assert content == gzip.decompress(blobs[layer["digest"]])
+        assert [f"sha256:{hashlib.sha256(content).hexdigest()}"] == config["rootfs"]["diff_ids"]
+        assert ("1970-01-02T00:00:00+00:00", {"User": "1"}) == (config["created"], config["config"])
+        for each in (named, manifest["config"], layer):
+            assert len(blobs[each["digest"]]) == each["size"]
+
+    def test_archive_has_the_configuration_of_the_containerfile(self) -> None:
+        """Both images start the same command as the same user, and have the same ports."""
+        text = STAGES["host"] + STAGES["suture"]
+        said = dict(re.findall(r"^(CMD|ENV|EXPOSE|USER|WORKDIR) (.+)$", text, re.MULTILINE))
+
+        assert make_image.CONFIG == {
+            "Cmd": yaml.safe_load(said["CMD"]),
+            "Env": [said["ENV"]],
+            "ExposedPorts": {f"{port}/tcp": {} for port in said["EXPOSE"].split()},
+            "User": said["USER"],
+            "WorkingDir": said["WORKDIR"],
+        }
+
+    def test_lock_has_version_and_checksum_of_every_package(self) -> None:
+        """The lines come from apt's records of the installed packages."""
+        records = (
+            "Package: two\nVersion: 1:2-3\nDescription: more\n SHA256: 0\nSHA256: 22\n\n"
+            "Package: one\nSHA256: 11\nVersion: 1\n\n"
+        )
+        lines = ["one=1 --hash=sha256:11", "two=1:2-3 --hash=sha256:22"]
+
+        assert lines == make_image.lines_of(records).splitlines()
+        locked = make_image.LOCK.read_text().splitlines()
+        pattern = re.compile(r"[a-z0-9.+-]+=[^ ]+ --hash=sha256:[0-9a-f]{64}")
+        assert [] == [line for line in locked if not pattern.fullmatch(line)]
+        assert {line.partition("=")[0] for line in locked} >= set(make_image.INCLUDED)
 
 
 class TestCompose:

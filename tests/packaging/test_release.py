@@ -216,6 +216,17 @@ class TestContents:
                 member["name"] for member in each["components"]
             }
 
+    def test_bill_of_materials_has_the_packages_of_the_image(self, tmp_path: Path) -> None:
+        """Each line of image.lock is a component with version and hash."""
+        line = f"libc6=1:2.41-12 --hash=sha256:{'ab' * 32}"
+
+        bill = json.loads(contents.bill_of_materials([tmp_path], "0.1.0", 86400, [line]))
+
+        [found] = bill["components"]
+        assert ("libc6", "1:2.41-12") == (found["name"], found["version"])
+        assert found["purl"].startswith("pkg:deb/debian/libc6@1")
+        assert [{"alg": "SHA-256", "content": "ab" * 32}] == found["hashes"]
+
     def test_unlisted_files_of_a_host_are_found(self, tmp_path: Path) -> None:
         """Files of the package and of its wheels are known by name and content. Files that the
         installation writes are known by name."""
@@ -376,6 +387,24 @@ class TestRelease:
         assert packages[0].read_bytes() == packages[1].read_bytes()
         assert [packages[0]] == list(packages[0].parent.iterdir())
         assert b"data.tar.zst" in packages[0].read_bytes()
+
+    @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+    @pytest.mark.parametrize("package", make_deb.MEMBERS)
+    def test_debian_package_states_its_installed_size(self, tmp_path: Path, package: str) -> None:
+        """The size is in KiB, rounded up for each file. A folder needs 1 KiB, and dpkg's own files
+        do not count."""
+        root = tmp_path / "root"
+        for name, size in (("one", 1), ("whole", 2048), ("more", 2049)):
+            stage.place(root / "opt/suture" / name, bytes(size))
+        (root / "opt/suture/link").symlink_to("one")
+        stage.place(root / stage.OPTIONS, b"")
+
+        built_package = make_deb.pack(root, package, tmp_path)
+
+        field = ["dpkg-deb", "--field", built_package, "Installed-Size"]
+        shown = subprocess.run(field, check=True, capture_output=True, text=True, timeout=60)
+        folders, files, link = 4, 1 + 2 + 3, 1
+        assert folders + files + link == int(shown.stdout)
 
     def test_large_package_of_the_agent_is_found(self, tmp_path: Path) -> None:
         """Only the packages of the agent have a limit."""

@@ -74,14 +74,17 @@ def terms_of(wheel: Path) -> Iterator[tuple[str, str]]:
                 yield rest, archive.read(name).decode(errors="replace")
 
 
-def bill_of_materials(roots: Iterable[Path], version: str, built_at: int) -> str:
+def bill_of_materials(
+    roots: Iterable[Path], version: str, built_at: int, debian: Iterable[str] = ()
+) -> str:
     """Return every file below /opt/suture of staged packages, the wheels within the archive, and
     the files within each wheel, as a CycloneDX document (JSON, version 1.6). `built_at` is in
-    seconds since the epoch."""
+    seconds since the epoch. `debian` has lines of image.lock."""
     files = sorted(path for root in roots for path in (root / HOME).rglob("*") if path.is_file())
     whole = hashlib.sha256(b"".join(hashlib.sha256(p.read_bytes()).digest() for p in files))
     suture = Component(name="suture", version=version, type=ComponentType.APPLICATION)
     components = [component_of(p, f"/{HOME}/{str(p).partition(f'/{HOME}/')[2]}") for p in files]
+    components += map(debian_package, debian)
     bom = Bom(
         components=components,
         serial_number=uuid.UUID(bytes=whole.digest()[:16], version=4),
@@ -90,6 +93,20 @@ def bill_of_materials(roots: Iterable[Path], version: str, built_at: int) -> str
     suture.bom_ref.value = "suture"
     bom.register_dependency(suture, components)
     return JsonV1Dot6(bom).output_as_string(indent=1) + "\n"
+
+
+def debian_package(line: str) -> Component:
+    """Return a package of Debian in the image."""
+    pin, _, digest = line.partition(" --hash=sha256:")
+    name, _, version = pin.partition("=")
+    return Component(
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref=f"deb:{name}",
+        purl=PackageURL("deb", "debian", name, version),
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)],
+    )
 
 
 def component_of(path: Path, name: str) -> Component:
