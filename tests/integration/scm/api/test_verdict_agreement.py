@@ -1,4 +1,4 @@
-"""Every program gives the same verdict of the same cluster: 1,000 seeded states."""
+"""Every program gives the same verdict of the same cluster: 1,000 seeded states at night."""
 
 import random
 import re
@@ -28,10 +28,11 @@ from suture.wire.v1 import datanode_pb2
 from tests.support.command_tree import command_of
 from tests.support.control.scm_world import ScmWorld, container, pass_time, replica, volume
 from tests.support.printed_json import document_in
+from tests.support.sizes import size
 from tests.support.wire.served import add_service
 
-STATES = 1_000
-PARTS = 20
+STATES = size(200, nightly=1_000)
+PARTS = STATES // 50
 UNREACHABLE_PORT = 1
 PAGE_KINDS = {"answer": "WHOLE", "answer doubt": "UNKNOWN", "answer wrong": "DEGRADED"}
 VERDICTS = {
