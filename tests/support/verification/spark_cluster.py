@@ -199,10 +199,3 @@ def kill_tree(pid: int) -> list[int]:
         with suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
     return doomed
-
-
-def is_python_worker(pid: int) -> bool:
-    """Return True if a process runs a task's Python."""
-    with suppress(OSError):
-        return b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
