@@ -110,7 +110,7 @@ class VolumeFailed(SutureError):
 
 
 class BlockFailed(VolumeFailed):
-    """The files of one block fail because of a bad sector, or because other objects are at their
+    """The files of one block fail: the disk has a bad sector there, or other objects are at the
     paths. The volume is suspect but not failed, so work on other blocks continues."""
 
 
@@ -125,9 +125,9 @@ def size_text(count_bytes: float) -> str:
 
 
 def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
-    """Return the refusal that says that `who` needs a missing optional package, and which extra
-    installs it. Raise `error` again if it reports no such package. `extra` names the extra if
-    several extras contain the package."""
+    """Return the error for `who`, a feature that needs a missing optional package; the error names
+    the extra that installs the package. Raise `error` again if no extra has the missing package.
+    `extra` names the extra if several extras contain the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         raise error

@@ -18,8 +18,8 @@ Placed = tuple[FilePart, scm_pb2.BlockAllocation]
 
 
 def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
-    """Return blocks in runs; a run has blocks of one container, at most `RUN_BYTES_MAX` bytes
-    together."""
+    """Divide the blocks, in order, into runs; return the runs. A run has blocks of one container,
+    with at most `RUN_BYTES_MAX` bytes in total."""
     runs: list[list[Placed]] = []
     run_bytes = 0
     for piece, allocation in placed:

@@ -4,9 +4,9 @@ One replica sends chunk after chunk, ahead of the reader, until a chunk fails. T
 each other replica once for that chunk. The first replica that returns the chunk continues from
 there. The reader yields only verified bytes.
 
-A replica with a fault is asked later for the following chunks, but not excluded. A replica that
-does not answer is dropped for this block after a few attempts, so that a dead host does not cost
-one deadline per chunk.
+After a fault of a replica, the reader asks it after the other replicas for the following chunks. If
+a replica does not answer a few calls in a row, the reader stops asking it for this block. Otherwise
+a dead host would cost one deadline per chunk.
 
 If the transfer of a small block takes longer than nearly all others, the reader cancels it and asks
 another replica. It asks the slow replica again only after all others. This is the hedged request of
@@ -34,7 +34,7 @@ ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BL
 
 @dataclass(slots=True)
 class ReplicaSource:
-    """A datanode that should have a replica, and its faults while this block is read."""
+    """A datanode that should have a replica, and its faults during the read of this block."""
 
     datanode_id: str
     source: BlockPeer
@@ -68,8 +68,9 @@ class ReplicaBlockReader:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Data]:
         """Yield the block from its first byte to its last, or from `start` to before `stop`.
 
-        Raise UnavailableError at the first chunk that no replica returns, naming the block, the
-        offset and each replica's answer. It is DatanodesSilent if a datanode did not answer.
+        Raise UnavailableError at the first chunk that no replica returns. The error names the
+        block, the offset and each replica's answer; it is a DatanodesSilent if a datanode did not
+        answer.
         """
         at = start
         end = self.length_bytes if stop is None else stop

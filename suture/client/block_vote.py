@@ -1,4 +1,4 @@
-"""Choice of one block record per block of a container, from the records of its replicas."""
+"""Choice of one record for each block of a container, from the records of its replicas."""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +23,8 @@ class BlockVote:
     _lengths: dict[int, dict[int, int]] = field(default_factory=dict)  # of groups, by index
 
     def add(self, block: BlockData, index: int) -> None:
-        """Add a block record of the replica with this index; index 0 is a whole copy."""
+        """Add a block record from the replica with this index. Index 0 means a complete copy, not a
+        shard."""
         block_id = block.block_id
         known = self.shown.get(block_id, block)
         self.shown[block_id] = max(known, block, key=lambda one: (one.bcsid, one.length_bytes))

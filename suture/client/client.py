@@ -145,7 +145,7 @@ class Client:
 
     def stream(self, key: str, *, start: int = 0, stop: int | None = None) -> Pieces:
         """Yield the contents of `key` as `get` returns them, in pieces of at most a few MiB. The
-        datanodes send a little ahead.
+        datanodes send some data ahead of the consumer.
 
         Raise KeyNotFound when the method is called, before the first piece is taken.
         """
@@ -225,7 +225,7 @@ class Client:
 
 
 def closed(**facts: str) -> UnavailableError:
-    """Return the error of a call whose client was closed."""
+    """Return the error for a call on a closed client."""
     return UnavailableError(Code.UNAVAILABLE, "the client was closed", **facts)
 
 
@@ -241,7 +241,8 @@ def _info(key: scm_pb2.KeyInfo) -> KeyInfo:
 
 
 def _source(key: str, content: Content, spool: Spool) -> SourceFile:
-    """Return a source that can be read more than once. Content that cannot is copied to `spool`."""
+    """Return a source that can be read more than once. Content that can be read only once is copied
+    to `spool`."""
     _checked(key)
     if isinstance(content, bytes | bytearray | memoryview):
         data = bytes(content)

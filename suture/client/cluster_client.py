@@ -1,7 +1,7 @@
 """The client: stores files under keys, and reads them back from any replica.
 
-The client trusts no datanode. It verifies every window of every chunk, and reads a chunk that is
-bad in one replica from another replica.
+The client trusts no datanode. It verifies every window of every chunk. If a chunk is damaged in one
+replica, the client reads the chunk from another replica.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,10 +63,10 @@ class ClusterClient:
         self.close()
 
     def close(self) -> None:
-        """End the kept sessions, close every connection, and open no new ones. Operations in other
-        threads fail soon, each with its own error; `is_closed` explains why. The connection to the
-        control plane is closed first. Otherwise threads would report their datanodes to it as
-        failed."""
+        """End the kept sessions and close every connection; later calls open no new connections.
+        Running operations of other threads fail soon, each with its own error; `is_closed` is True
+        then. The connection to the control plane is closed first. Otherwise threads would report
+        their datanodes to the control plane as failed."""
         with self._lock:
             was_closed, self.is_closed = self.is_closed, True
         if not was_closed:
@@ -178,7 +178,7 @@ class ClusterClient:
 
         With `datanode_id`, or a prefix of it, read only the replica on that datanode. Otherwise
         read each chunk from any replica in which it is intact. If an erasure-coded key must be read
-        degraded, the obstacles are added to `degraded`.
+        degraded, `degraded` gets an entry per unusable datanode, with the reason.
 
         Containers may move while a large key is read. When bytes become unavailable, the client
         looks the key up again and continues at the same position. If datanodes did not answer, it
@@ -316,8 +316,8 @@ class ClusterClient:
         found: scm_pb2.ContainerReplicas,
         datanode_id: str | None,
     ) -> ReplicaBlockReader:
-        """Return a reader for one block. It asks the replicas first that failed least in earlier
-        blocks.
+        """Return a reader for one block. It first asks the replicas with the fewest failures in
+        earlier blocks.
 
         Raise RefusedError if there are replicas, but none of them is on `datanode_id`.
         """

@@ -4,10 +4,11 @@ backup.
 Each replica reports its blocks and its tombstones. From them the module derives the blocks that can
 be read, as parts of files, and the blocks of which only tombstones remain.
 
-The result names each datanode that does not answer. Nothing is concluded from a missing answer.
+The result names each datanode that does not answer. The module concludes nothing from a missing
+answer.
 
 A cluster has more parts than fit into the memory of a client. `PartStore` lets SQLite sort them on
-disk, so that the files of one key at a time are assembled in memory.
+disk, so that only the files of one key are assembled in memory at a time.
 """
 
 import sqlite3

@@ -21,11 +21,13 @@ from suture.wire.clients.peer import Peer
 from suture.wire.mapping.blockpieces import Data
 
 READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
-"""A client reads committed blocks of open and closed containers."""
+"""States of the replicas that a client reads: committed blocks of open containers are readable,
+too."""
 
 
 class GroupReader:
-    """Reads the groups of one container. `account.replaced` maps datanodes to the obstacles."""
+    """Reads the groups of one container. `account.replaced` maps each unusable datanode to the
+    reason."""
 
     def __init__(
         self,
@@ -35,7 +37,7 @@ class GroupReader:
         dial: Callable[[NodeAddress], Peer],
         executor: Executor,
     ) -> None:
-        """`places` are the datanodes that may have a shard."""
+        """Ask for the shards of a container; `places` are the datanodes that may have one."""
         self.account = RebuildStats()
         self._scheme = scheme
         self._sources = RebuildSources(container_id, scheme, executor, self.account)

@@ -139,13 +139,13 @@ class EcWriterSession(WriterSession):
         )
 
     def _is_keeper(self, index: int) -> bool:
-        """Return whether a shard stores stripe checksums. As in Ozone, the first shard and the
-        parity shards do."""
+        """Return whether the shard of this index stores stripe checksums. As in Ozone, the first
+        shard and the parity shards do."""
         return index == 1 or self._code.is_parity(index)
 
 
 def cells_of(group: BlockGroup, stripe: int, data: bytes) -> dict[int, bytes]:
-    """Return the cells of a stripe by index, data and parity, without empty ones."""
+    """Return the non-empty cells of a stripe, data and parity, by index."""
     scheme = group.scheme
     view = memoryview(data)
     whole = [
@@ -234,7 +234,7 @@ class _Streams:
                 lane.send(new_blocks_message.encode([block], [cells[index]]))
 
     def commit(self, block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
-        """Send the commit of the group; `failures` returns whether it succeeded."""
+        """Send the commit of the group. The result of the commit is in `failures`."""
         for index, lane in self._lanes.items():
             metadata = blocks[index].metadata
             last = new_blocks_message.new_block_message(

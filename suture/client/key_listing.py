@@ -2,7 +2,7 @@
 
 A delete first asks the SCM which version of each key exists, and then deletes exactly these
 versions. If the control plane does not answer, the client repeats the delete for as long as a
-restart takes. A repeated delete that finds no such key means that the previous attempt deleted it.
+restart takes. If a repeated delete finds no such key, the previous attempt deleted the key.
 """
 
 import unicodedata
@@ -23,7 +23,8 @@ REFUSED: Final = frozenset({"Cc", "Cs"})  # control characters; bytes that were 
 
 
 def key_fault(text: str, *, is_beginning: bool = False) -> str:
-    """Return why a text is no valid key or key prefix; "" if it is valid."""
+    """Return the reason why `text` is not a valid key or, with `is_beginning`, not a valid key
+    prefix. Return "" if it is valid."""
     if not text and not is_beginning:
         return "is empty"
     if any(unicodedata.category(character) in REFUSED for character in text):
@@ -35,8 +36,8 @@ def key_fault(text: str, *, is_beginning: bool = False) -> str:
 
 
 def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) -> str:
-    """Return a valid key or key prefix. Raise RefusedError if it is invalid; the error names
-    `where` it was given."""
+    """Return a valid key or key prefix unchanged. Raise RefusedError if it is invalid; the error
+    contains `where`, the name of the argument."""
     fault = key_fault(text, is_beginning=is_beginning)
     if fault:
         shown = text[:SHOWN_CHARS].encode("unicode_escape").decode()  # it may not be printable

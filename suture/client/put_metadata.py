@@ -1,14 +1,14 @@
 """Metadata of a block that names its file, and files reassembled from such blocks.
 
-A writer stores three facts with each block: the key, the number of the part, and a note about the
+A writer stores three facts with each block: the key, the number of the part, and a record of the
 put:
 
     put = ID PARTS BYTES AT_MS
 
 ID identifies the put, PARTS is the number of the file's parts, BYTES its size, AT_MS the time of
 the put. With this metadata, files can be found from the datanodes alone, and two puts of one key
-are not mixed. Blocks of older writers have no note; files made of them are marked
-(`DiscoveredPut.is_certain`). The module is pure.
+are not mixed. Blocks of older writers have no such record; `DiscoveredPut.is_certain` is False for
+files made of them. The module does no I/O.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,7 +39,7 @@ class PutMetadata:
 
 
 def decoded(text: str) -> PutMetadata | None:
-    """Return the note in `text`; None if `text` is not a valid note."""
+    """Return the record of a put that `text` encodes; None if `text` is invalid."""
     put_id, *numbers = text.split(" ")
     values = [number for number in map(_number, numbers) if number is not None]
     if not put_id or len(numbers) != len(PutMetadata.__slots__) - 1 or len(values) != len(numbers):
@@ -61,8 +61,8 @@ def metadata_of(
 
 @dataclass(frozen=True, slots=True)
 class PartBlock:
-    """A readable block and its metadata. `length_bytes` counts bytes of the file. For a block group
-    it covers all shards together."""
+    """A readable block and its metadata. `length_bytes` is the length of its data in the file. For
+    a block group, that is the data of all shards together."""
 
     container_id: int
     local_id: int
@@ -88,8 +88,9 @@ def part_of(
 class DiscoveredPut:
     """A put of a key, reassembled from its blocks in the order of its parts.
 
-    `is_whole` means that no part is missing. `is_certain` means that a note confirms this. Without
-    a note the last parts may be missing, or may belong to another put.
+    `is_whole` is True if no part is missing. `is_certain` is True if the blocks have a record of
+    the put (`PutMetadata`). Without it, the last parts may be missing, or may belong to another
+    put.
     """
 
     key: str
@@ -111,8 +112,8 @@ class DiscoveredPut:
 
 
 def files_of(blocks: Iterable[PartBlock]) -> list[DiscoveredPut]:
-    """Assemble blocks to files: one file per put of each key. Sort by key, then older puts
-    first."""
+    """Assemble blocks into files: one file per put of each key. Return them by key, and the puts of
+    one key from the oldest to the newest."""
 
     def put_of(block: PartBlock) -> tuple[str, str]:
         return block.key, "" if block.note is None else block.note.put_id

@@ -60,8 +60,9 @@ class DatanodeStats:
         self.record_latency(datanode_id, waited_s)
 
     def patience_s(self) -> float | None:
-        """Return how long to wait before another datanode is asked, in seconds. Return None for no
-        limit, if nothing is known yet, or if too many requests were hedged recently."""
+        """Return how many seconds to wait for a datanode before asking another one. Return None for
+        no limit: if too few response times are known, or if too many requests were hedged
+        recently."""
         if not self._usual_s or self._hedges_left < 1:
             return None
         return max(self._usual_s, PATIENCE_S_MIN)
@@ -81,7 +82,8 @@ class DatanodeStats:
         return True
 
     def rank(self, datanode_id: str) -> tuple[int, bool]:
-        """Return the sort key of a datanode; the lowest is asked first."""
+        """Return the sort key of a datanode: its recent faults, then whether it is slow. The
+        datanode with the lowest key is asked first."""
         return self.fault_count(datanode_id), self.is_slow(datanode_id)
 
     def fault_count(self, datanode_id: str) -> int:

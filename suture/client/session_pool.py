@@ -53,7 +53,8 @@ class SessionPool:
     def acquire(
         self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
     ) -> WriterSession:
-        """Return a session for one put: a kept one of the same scheme, if there is one."""
+        """Return a session for one put: a kept session with the same scheme if there is one, or a
+        new session."""
         state = self._taken("" if scheme is None else str(scheme))
         if scheme is None:
             return WriterSession(self.scm, self.dial, self.stream, progress, waits, state=state)
@@ -64,7 +65,7 @@ class SessionPool:
         )
 
     def release(self, session: WriterSession) -> None:
-        """Take back a session after a put that succeeded. End the session if enough are kept."""
+        """Keep a session after a successful put. End it instead if enough sessions are kept."""
         with self._lock:
             if len(self._kept) < SESSIONS_KEPT_MAX and not self._is_closed:
                 self._kept.append((session.scheme, session.state))
@@ -72,7 +73,7 @@ class SessionPool:
         end_session(session, close=False)
 
     def close(self) -> None:
-        """End the kept sessions, and keep no more sessions."""
+        """End the kept sessions. Sessions that are released later are ended, too."""
         with self._lock:
             self._is_closed = True
             kept, self._kept = self._kept, []
@@ -85,8 +86,8 @@ class SessionPool:
                 answer.result()
 
     def _taken(self, scheme: str) -> SessionState | None:
-        """Remove and return the state of the session that was used last, because its container is
-        still open."""
+        """Remove and return the state of the most recently used session with this scheme, because
+        its container is most likely still open; None if no such session is kept."""
         with self._lock:
             for at in reversed(range(len(self._kept))):
                 if self._kept[at][0] == scheme:

@@ -1,8 +1,8 @@
 """Small puts of many threads, stored together in batches (the group commit of databases).
 
 A put waits in a queue. If no batch is being written, one thread takes the waiting puts and stores
-them as one put of a session. A put that is alone is stored at once. Puts that arrive during a batch
-go into the next batch. Each put then gets its own result.
+them as one put of a session. A single waiting put is stored at once. Puts that arrive during a
+batch go into the next batch. Each put then gets its own result.
 
 After a batch, the next one waits a moment for the threads whose files were just stored. Otherwise
 the threads would split into two halves that take turns. If a batch fails because of one key, only
@@ -70,7 +70,7 @@ class SmallPuts:
             raise
 
     def close(self) -> None:
-        """Fail the puts that wait, and stop those that are being stored before their next step."""
+        """Fail the waiting puts. Stop the puts in progress before their next step."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = self._waiting, []
@@ -102,7 +102,8 @@ class SmallPuts:
         done.add_done_callback(self._publish_results)
 
     def _publish_results(self, done: "Future[list[StoredFile]]") -> None:
-        """Publish the result of each put. If the batch failed, store its puts one by one."""
+        """Publish the result of each put. If the batch failed because of one of its puts, queue the
+        puts again, each as a batch of its own."""
         error = done.exception()
         with self._lock:
             batch = self._under_way
@@ -174,8 +175,9 @@ def is_small(source: SourceFile) -> bool:
 
 
 def _first_batch(waiting: Sequence[_Put]) -> list[_Put]:
-    """Return the first put and those after it that can be committed with it. A batch has at most
-    one put of each key, and at most as many bytes as one stream to a datanode carries."""
+    """Return the first waiting put and the later puts that can be committed together with it. A
+    batch has at most one put of each key, and at most as many bytes as one stream to a datanode
+    carries."""
     if waiting[0].is_alone:
         return [waiting[0]]
     batch: dict[str, _Put] = {}

@@ -1,4 +1,4 @@
-"""Sources whose length is unknown until they are read to the end.
+"""Sources of content whose length is known only after it has been read to the end.
 
 A put must know a file's length before it requests blocks. A pipe has no length. File systems that
 generate files on read report no length or a wrong one: /proc and many FUSE and network file systems
@@ -79,8 +79,8 @@ class Spool:
 
 
 def _true_size_bytes(file: BinaryIO) -> int | None:
-    """Return the size of a regular file in bytes. Return None unless there is a byte at the last
-    position and none after it."""
+    """Return the size of a regular file in bytes. Return None if the size that the file system
+    reports is wrong: the last byte cannot be read, or there are bytes after it."""
     descriptor = file.fileno()
     for _ in range(SIZE_READS_MAX):
         facts = os.fstat(descriptor)

@@ -66,7 +66,7 @@ class StoredFile:
 
 
 class TooFewWritableReplicas(Exception):
-    """Fewer than a majority of the replicas of this container accept writes; try another
+    """Fewer than a majority of the replicas of a container accept writes. The writer tries another
     container."""
 
 
@@ -79,9 +79,9 @@ class SessionState:
     renew_s: float = LOOK_S
     has_blocks: bool = False  # the SCM has allocated blocks, so it knows the session
     failed: dict[tuple[int, str], str] = field(default_factory=dict)
-    """(container, datanode) -> error, of replicas that failed and get no more writes."""
+    """Failed replicas, which get no more writes: (container, datanode) -> error."""
     created: set[tuple[int, str]] = field(default_factory=set)
-    """(container, datanode) of the replicas that were created."""
+    """Replicas that this session has created, as (container, datanode)."""
 
     def forget_except(self, container_ids: Collection[int]) -> None:
         """Forget the state of containers that are not in `container_ids`. The SCM knows their
@@ -149,8 +149,8 @@ class WriterSession:
 
     def finish(self, *, close: bool, is_patient: bool = False) -> None:
         """End the session. With `close`, the SCM closes the session's containers now. With
-        `is_patient`, wait for a control plane that is being restarted. Do nothing if the control
-        plane has never answered and the call is not patient, because it then does not know the
+        `is_patient`, wait for a control plane that is being restarted. Without it, do nothing if
+        the control plane has never answered, because the control plane does not know the
         session."""
         if not (self._was_heard or self.state.has_blocks or is_patient):
             return
@@ -235,8 +235,9 @@ class WriterSession:
         self._call_scm(lambda: self._scm.commit_key(request))
 
     def _call_scm(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
-        """Call the control plane. Wait while it starts or is busy. If it has answered before, also
-        wait while it does not answer. `work` may run twice."""
+        """Return the result of `work`, which calls the control plane. Retry while the control plane
+        is starting or busy. If it has answered before, also retry while it does not answer. `work`
+        may run twice."""
         codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
         ends = must_end or (lambda: self.stopped)
         answer = retry_while(work, codes=codes, must_end=ends, waits=self._waits)
@@ -269,8 +270,8 @@ class WriterSession:
         return found
 
     def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
-        """Return the blocks in runs. The blocks of a run are written together, completely or not at
-        all."""
+        """Divide the blocks into runs; return the runs. The blocks of a run are written together,
+        completely or not at all."""
         return runs_of(placed)
 
     def _write_run(self, run: Sequence[Placed]) -> int:
@@ -332,8 +333,8 @@ class WriterSession:
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
-        """Subtract the progress reported in the body if the body raises TooFewWritableReplicas,
-        because the data has to be written again."""
+        """If the body raises TooFewWritableReplicas, subtract the progress that the body has
+        reported, because its data has to be written again."""
         before_bytes = self._told_bytes
         try:
             yield

@@ -42,7 +42,7 @@ class OptionDoc:
 
     @property
     def key(self) -> str:
-        """Name of the option in its table."""
+        """Name of the option within its table."""
         return self.name.rpartition(".")[2]
 
     def explained(self) -> str:

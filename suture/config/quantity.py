@@ -34,7 +34,8 @@ _PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_MS, key=len, r
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that `500GiB` means. Raise ValueError for an unknown unit or a fraction."""
+    """Return the number of bytes in a text such as `500GiB`. Raise ValueError for an unknown unit
+    or a fraction of a byte."""
     from decimal import Decimal  # not needed for formatting
 
     match = _SIZE.fullmatch(text[:TEXT_CHARACTERS_MAX])
@@ -47,8 +48,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_bytes_per_s(text: str) -> int:
-    """Return the bytes per second that `20MiB/s` means. Raise ValueError if the text is no such
-    rate."""
+    """Return the bytes per second in a text such as `20MiB/s`. Raise ValueError if the text is
+    invalid."""
     size, slash, unit = text.partition("/")
     if not slash or unit.strip() != "s":
         raise ValueError(f"invalid rate {text!r}: expected a form like 20MiB/s")
@@ -59,8 +60,8 @@ def parse_bytes_per_s(text: str) -> int:
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds that `7d` or `1d12h` means. Raise ValueError if the text is no such
-    time."""
+    """Return the seconds in a text such as `7d` or `1d12h`. Raise ValueError if the text is
+    invalid."""
     from decimal import Decimal
 
     total_ms, at = Decimal(0), 0
@@ -76,8 +77,8 @@ def parse_duration_s(text: str) -> float:
 
 
 def parse_typed_duration_s(text: str) -> float:
-    """Return the seconds of a time on a command line. `m` means minutes, and a bare number means
-    seconds. Raise ValueError if the text is no such time."""
+    """Return the seconds in a duration from a command line. `m` means minutes, and a bare number
+    means seconds. Raise ValueError if the text is invalid."""
     if _BARE.fullmatch(text):
         return float(text)
     return parse_duration_s(_MINUTES.sub("min", text))
@@ -119,13 +120,14 @@ def format_duration(duration_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OptionUnit:
-    """The unit of an option: its name, and the parser for a text with another unit."""
+    """The unit of an option: its name, and the parser for texts with any unit of the same kind."""
 
     name: str
     parse: Callable[[str], float]
 
     def __call__(self, value: object) -> object:
-        """Return `value` in this unit. Raise ValueError if `value` is a text in another unit."""
+        """Return a number unchanged, and a text such as `7d` or `20MiB` converted to this unit.
+        Raise ValueError for a boolean or an invalid text."""
         if isinstance(value, bool):
             raise ValueError(f"invalid value {value}: expected a number of {self.name}")  # noqa: TRY004 - pydantic's
         return self.parse(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The base of all option sections: units, and a table with strict names."""
+"""The base class of all option sections, and the types of options with their units."""
 
 from typing import Annotated, Any, Final
 
@@ -50,15 +50,15 @@ AddressOrNone = Annotated[
 
 
 class ConfigSection(BaseModel):
-    """A table of the file: frozen, and strict about names."""
+    """A table of a config file. Instances are frozen, and unknown option names are invalid."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _without_nul(cls, value: object) -> object:
-        """Return a value unchanged. Raise ValueError for a NUL, which no path or name can
-        contain."""
+        """Return a value unchanged. Raise ValueError if it contains a NUL character, which is
+        invalid in paths and names."""
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and "\0" in text:
                 raise ValueError(f"{text!r} holds a NUL character")

@@ -47,7 +47,8 @@ class ParsedConfig:
     places: dict[Key, SourceLocation] = field(default_factory=dict)
 
     def place_of(self, key: Key) -> SourceLocation | None:
-        """Return the file and line of `key`, or else of the nearest table that would contain it."""
+        """Return the file and line of `key`. If no file sets `key`, return those of the nearest
+        table that would contain it; None if there is none."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.places:
                 return self.places[key[:length]]

@@ -13,7 +13,7 @@ from suture.errors import Code, RefusedError
 
 M = TypeVar("M", bound=ConfigSection)
 Contradiction: TypeAlias = tuple[tuple[Key, ...], str]
-"""Options whose values are valid but contradict each other, and an error text."""
+"""Options whose values are each valid but contradict each other, and the text for the error."""
 
 
 def checked(
@@ -24,8 +24,8 @@ def checked(
     source: str,
     hint: str,
 ) -> M:
-    """Return the options in `written`. Raise RefusedError(INVALID_CONFIG), with the file and line
-    of every fault, if they are invalid. `source` names the file in the error."""
+    """Return `written` as an instance of `model`. Raise RefusedError(INVALID_CONFIG), with the file
+    and line of every fault, if an option is invalid. `source` names the file in the error."""
     try:
         config = model.model_validate(written.values)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""Windows of the week, such as `mon-fri 20:00-06:00, sat-sun 00:00-24:00`, in UTC. Pure.
+"""Windows of the week, such as `mon-fri 20:00-06:00, sat-sun 00:00-24:00`, in UTC. No I/O.
 
-A window without days applies to all days. A window whose end is not after its begin ends on the
-next day.
+A window without days applies to all days. A window ends on the next day if its end is earlier than
+its start.
 """
 
 import re
@@ -20,8 +20,8 @@ _WINDOW: Final = re.compile(rf"(?:({_DAY})(?:-({_DAY}))? )?({_TIME})-({_TIME})")
 
 
 def parse_week_windows(text: str) -> tuple[tuple[int, int], ...]:
-    """Return windows as the first minute of the week and a length in minutes. Raise ValueError if
-    the text is invalid."""
+    """Return each window as the minute of the week at which it starts, and its length in minutes.
+    Raise ValueError if the text is invalid."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > WINDOWS_MAX:
         raise ValueError(f"invalid windows: {len(parts)} are more than {WINDOWS_MAX}")

@@ -1,8 +1,8 @@
 """Agreement of a block's shards on the length and contents of their block group.
 
-The block of each shard carries the group's length in its metadata under Ozone's name. A shard may
-lack the block or report a shorter group. Its datanode may have been cut off during the write, the
-shard may be an old copy, or its disk may have lost a write.
+The block of each shard has the group's length in its metadata, under Ozone's name. A shard may lack
+the block or report a shorter group, for one of three reasons. Its datanode may have been cut off
+during the write, the shard may be an old copy, or its disk may have lost a write.
 
 A client's write is acknowledged only after all shards have acknowledged it. Therefore the length of
 the group is the longest length that `data_count` shards have in full. With a shorter length, one
@@ -36,7 +36,8 @@ Metadata = tuple[tuple[str, str], ...]
 class RebuildableGroup:
     """A block group that can be rebuilt: its length, and the shards that have its cells.
 
-    `notes` are Ozone's records of the group's stripes, for the shards that store them.
+    `notes` are Ozone's checksum records of the group's stripes, copied to the shards that store
+    them.
     """
 
     block_id: BlockId
@@ -61,14 +62,14 @@ class OrphanGroup:
 def resolve_group(
     scheme: Scheme, block_id: BlockId, known: Mapping[int, BlockData | None]
 ) -> RebuildableGroup | OrphanGroup:
-    """Return the group of which the sources have shards. `known` maps each source's index to its
-    block.
+    """Determine the length of a block group and the shards that have its cells. `known` maps the
+    index of each source to its record of the block; None if the source does not have the block.
 
     The length is the longest that at least `data_count` sources report. A source is left out if it
     reports a shorter group, or if its chunks do not match the cells of that length.
 
-    Ozone uses the shortest length that any source reports. Data beyond that length was not
-    acknowledged, unless the source lost it.
+    Ozone uses the shortest length that any source reports, because data beyond that length was not
+    acknowledged. That is wrong if the source has lost the data.
     """
     there = {index: block for index, block in known.items() if block is not None}
     lengths = {index: group_length_bytes(block) for index, block in there.items()}
@@ -93,9 +94,9 @@ def resolve_group(
 
 
 def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int) -> bool:
-    """Return whether a shard that reports a group of `length_bytes` has its cells of this group.
-    That is so if the lengths are equal, or if this group consists of whole stripes at the start of
-    the longer one. The parity of a partial stripe differs from that of the whole stripe."""
+    """Return whether a shard has its cells of `group`. The shard's own record of the group's length
+    is `length_bytes`. It must equal the length of `group`, or be longer while `group` ends with a
+    whole stripe, because the parity of a partial stripe differs from that of a whole stripe."""
     is_part = (
         length_bytes > group.length_bytes and not group.length_bytes % group.scheme.stripe_bytes
     )
@@ -104,8 +105,8 @@ def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int
 
 
 def follows_cells(group: BlockGroup, index: int, block: BlockData) -> bool:
-    """Return whether a shard's chunks match the group's cells. Chunks beyond the group's end are
-    ignored."""
+    """Return whether a shard's chunks have the offsets and lengths of the group's cells. Chunks
+    beyond the group's end are ignored."""
     cell_bytes = group.scheme.cell_bytes
     expected = [
         (stripe * cell_bytes, group.cell_bytes(stripe, index))
@@ -124,8 +125,8 @@ def group_length_bytes(block: BlockData) -> int | None:
 
 
 def longest_of_enough(scheme: Scheme, lengths_bytes: Collection[int]) -> int:
-    """Return the longest length that at least `data_count` shards have, judged by their lengths
-    alone. If there are fewer shards, return the longest length."""
+    """Return the longest of the given lengths that at least `data_count` shards have. If there are
+    fewer than `data_count` lengths, return the longest one."""
     ordered = sorted(lengths_bytes, reverse=True)
     return ordered[scheme.data_count - 1 if len(ordered) >= scheme.data_count else 0]
 
@@ -153,10 +154,10 @@ def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
 def is_stripe_checksum(
     agreed: RebuildableGroup, stripe: int, chunks: Mapping[int, ChunkInfo]
 ) -> bool:
-    """Return whether a stripe's chunks match the checksum that the writer recorded.
+    """Return False if a stripe's chunks do not match the checksum that the writer recorded.
 
-    Return True as well if that is unknown, because there is no recorded checksum or a chunk is
-    missing.
+    Return True if they match, or if they cannot be compared because no checksum was recorded or a
+    chunk is missing.
     """
     expected = agreed.group.indexes(stripe)
     if not agreed.stripe_checksums or any(index not in chunks for index in expected):
@@ -188,8 +189,8 @@ def stripe_metadata(checksums: Sequence[int]) -> Metadata:
 
 
 def stripe_checksums_of(blocks: Iterable[BlockData], group: BlockGroup) -> tuple[int, ...]:
-    """Return the stripe checksums in the shards' metadata. Return none unless all shards that have
-    checksums agree.
+    """Return the checksum per stripe that the shards' metadata contains. Return an empty tuple if
+    the shards have no checksums, different ones, or the wrong number.
 
     As in Ozone, the shard of index 1 and the parity shards store the checksums.
     """

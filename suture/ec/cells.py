@@ -1,6 +1,5 @@
-"""Cells as chunks: their checksums have the type that the writer used, and are compared with the
-stripe checksum that the writer recorded.
-"""
+"""Cells as chunks. A chunk has window checksums of the type that the writer used. All cells of a
+stripe are compared with the stripe checksum that the writer recorded."""
 
 from collections.abc import Mapping
 

@@ -24,7 +24,8 @@ TABLE_BYTES: Final = 32  # per coefficient: the products of each half octet
 
 
 def cauchy_matrix(shard_count: int, data_count: int) -> Octets:
-    """Return `shard_count` rows of `data_count`: identity, then 1/(i xor j) (ISA-L, Hadoop)."""
+    """Return a matrix of `shard_count` rows and `data_count` columns: first the identity, then rows
+    of 1/(i xor j). This is the Cauchy matrix of ISA-L and Hadoop."""
     matrix = np.zeros((shard_count, data_count), np.uint8)
     _library().gf_gen_cauchy1_matrix(matrix.ctypes.data, shard_count, data_count)
     return matrix
@@ -45,7 +46,7 @@ def product(left: Octets, right: Octets) -> Octets:
 
 
 def tables(matrix: Octets) -> Octets:
-    """Return the multiplication tables of a matrix for `multiply`."""
+    """Return the multiplication tables that `multiply` needs for a matrix."""
     rows, columns = matrix.shape
     source = np.ascontiguousarray(matrix)
     found = np.zeros(rows * columns * TABLE_BYTES, np.uint8)

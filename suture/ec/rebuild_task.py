@@ -19,7 +19,7 @@ class ShardLocation:
 
 @dataclass(frozen=True, slots=True)
 class RebuildTask:
-    """The request to rebuild the shards of `targets` from those of `sources`."""
+    """The request to rebuild the shards `targets` from the shards `sources`."""
 
     container_id: ContainerId
     scheme: Scheme
@@ -27,7 +27,7 @@ class RebuildTask:
     targets: tuple[ShardLocation, ...]
 
     def check(self) -> None:
-        """Raise RefusedError if the task itself is invalid. The sources are not queried."""
+        """Raise RefusedError if the task contradicts itself. The datanodes are not queried."""
         sources = self.scheme.checked(shard.index for shard in self.sources)
         targets = self.scheme.checked(shard.index for shard in self.targets)
         if not targets or len(targets) != len(self.targets):

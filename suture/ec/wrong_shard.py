@@ -24,7 +24,8 @@ Proof = Callable[[Mapping[int, Cell]], bool]
 
 @dataclass(frozen=True, slots=True)
 class StripeVerdict:
-    """Verdict on one stripe. `wrong` is empty if the cells match, or if `is_sure` is False."""
+    """Verdict on one stripe. `wrong` has the indexes of the wrong shards; it is empty if the cells
+    match, or if the wrong shards cannot be identified (`is_sure` is False)."""
 
     fits: bool
     wrong: tuple[int, ...] = ()
@@ -40,8 +41,8 @@ def judge_stripe(
     In a partial stripe, a shard that has no cell in the stripe counts as present, with an empty
     cell.
 
-    If only `data_count` cells are present, they always match each other. Then only the recorded
-    checksum can prove them wrong, if `proof` has one.
+    Exactly `data_count` cells always match each other. Then only the writer's checksum can prove
+    them wrong, and only if `proof` is given.
     """
     if _fits(group, stripe, cells) and _is_recorded(group, stripe, cells, proof):
         return StripeVerdict(fits=True)

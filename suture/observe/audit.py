@@ -79,7 +79,7 @@ class _Handler(RotatingFileHandler):
     """Appends lines; reopens the file if it was renamed."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line to the file that has the name now."""
+        """Write a line to the audit log's path. If the file was renamed, create a new one."""
         try:
             if self._is_renamed():
                 former, self.stream = self.stream, self._open()
@@ -91,7 +91,7 @@ class _Handler(RotatingFileHandler):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Log an entry that could not be written, and continue."""
+        """Log that an entry could not be written, and continue."""
         log.error("audit_write_failed", path=self.baseFilename, line=record.getMessage())
 
     def _is_renamed(self) -> bool:
@@ -105,7 +105,7 @@ class _Handler(RotatingFileHandler):
         return (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino)
 
     def _open(self) -> TextIOWrapper:
-        """Open the file with access for its owner and group only, and never through a link."""
+        """Open the file for its owner and group only. A symbolic link is not followed."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.fdopen(os.open(self.baseFilename, flags, FILE_MODE), "a", encoding="utf-8")
 

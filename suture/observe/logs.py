@@ -49,7 +49,8 @@ class RateLimitProcessor:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
-        """Return the event, or raise DropEvent."""
+        """Return the event with the number of dropped lines. Raise DropEvent if the event is over
+        its limit."""
         name = str(event.get("event"))[:EVENT_CHARACTERS_MAX]
         now_s = self._now_s()
         since_s, count = self._seen.get(name, (now_s, 0))
@@ -124,7 +125,7 @@ def configure(level: str = "info") -> None:
 
 
 def redirect_stderr() -> None:
-    """Redirect everything else that would write to stderr to the log; for daemons."""
+    """Send Python warnings, uncaught exceptions and library messages to the log; for daemons."""
     sys.excepthook = _died
     threading.excepthook = lambda facts: _died(
         facts.exc_type, facts.exc_value, facts.exc_traceback, facts.thread

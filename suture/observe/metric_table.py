@@ -1,7 +1,8 @@
 """Tables of Prometheus metrics: name, type, help text, labels, and how a scrape reads the values.
 
-At each scrape, every table receives the same figures of one moment. A table has items, such as
-volumes or the words of an enumeration. Each metric of the table has one sample per item.
+At each scrape, every table receives the same object with the figures of one moment. A table reads
+items from the figures, such as volumes or the members of an enumeration. Each metric of the table
+has one sample per item.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +17,13 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 LabelledItems = Iterable[tuple[tuple[str, ...], Any]]
-"""Pairs of the values of an item's labels, and the item."""
+"""Pairs of an item's label values and the item itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """A metric of a table: its type, its help text, and the value of an item."""
+    """A metric of a table: its type, its help text, and the function that reads the value of an
+    item."""
 
     family: type[GaugeMetricFamily | CounterMetricFamily]
     meaning: str
@@ -34,11 +36,11 @@ counter = partial(MetricRow, CounterMetricFamily)
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """Metrics by name that have the same labels and the same items."""
+    """Metrics, by name, that have the same labels and the same items."""
 
     labels: tuple[str, ...]
     items: Callable[[Any], LabelledItems]
-    """Function that returns the items of the figures."""
+    """Function that takes the figures and returns their items."""
     rows: Mapping[str, MetricRow]
 
     def __call__(self, figures: object) -> Iterator[Metric]:
@@ -76,18 +78,19 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 def alone(figures: object) -> LabelledItems:
-    """Return the figures themselves as the only item, without labels."""
+    """Return the figures as the only item, without labels; for metrics of the whole process."""
     return [((), figures)]
 
 
 def named(name: str, items: Callable[[Any], Iterable[Any]]) -> Callable[[Any], LabelledItems]:
-    """Return a function that reads the items; the label of an item is its attribute `name`."""
+    """Return a function that reads the items from the figures with `items`. The only label of an
+    item is its attribute `name`."""
     return lambda figures: [((getattr(item, name),), item) for item in items(figures)]
 
 
 def counted(counts: Callable[[Any], Mapping[Any, Any]]) -> Callable[[Any], LabelledItems]:
-    """Return a function that reads the values of a mapping. A key is one label value, or a tuple
-    with one value per label."""
+    """Return a function that reads a mapping from the figures with `counts`. Each value of the
+    mapping is an item; its key is the label value, or a tuple with one value per label."""
     return lambda figures: [
         (key if isinstance(key, tuple) else (key,), value)
         for key, value in sorted(counts(figures).items())

@@ -18,7 +18,7 @@ CellKey = tuple[BlockId, int]
 @dataclass(slots=True)
 class CellAnswers:
     """Answers of one source about cells. A cell that is in neither dictionary was not requested,
-    because the source did not answer about an earlier cell."""
+    because an earlier request to the source got no answer."""
 
     cells: dict[CellKey, bytes] = field(default_factory=dict)
     errors: dict[CellKey, SutureError] = field(default_factory=dict)
@@ -28,10 +28,11 @@ class CellAnswers:
 def read_cells(
     peer: ReplicaPeer, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
 ) -> CellAnswers:
-    """Return each cell as its source listed it, or an error.
+    """Read cells from one source. Return the data or the error of each cell; a cell whose
+    description differs from the one in `asked` is an error.
 
-    Cells missing in the answer to the common call are requested one by one. Those calls return the
-    error of each cell.
+    Several cells are requested in one call. Cells that are missing in its answer are requested
+    again one by one, to get the error of each cell.
     """
     answers = CellAnswers()
     chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}

@@ -50,8 +50,8 @@ class CellRebuilder:
     def complete(
         self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
     ) -> tuple[Mapping[int, bytes], Made]:
-        """Return two results: the cells that were read, without those proven wrong, and the
-        computed cells.
+        """Return the verified cells that were read, and the computed cells. Cells that are proven
+        wrong are removed from the former.
 
         Raise RefusedError if cells are wrong and the wrong ones cannot be identified.
         """
@@ -72,8 +72,8 @@ class CellRebuilder:
 
     def _computed(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, Cell]) -> Made:
         """Compute the missing wanted cells. If the writer recorded a stripe checksum, also compute
-        the cells of shards that no source has. The check does not need other missing cells, because
-        their block records contain their checksums."""
+        the cells of shards that no source has, because the checksum covers all cells. For other
+        missing cells, the checksum needs only their block records."""
         group, scheme = agreed.group, self._sources.scheme
         computed = set(self._wanted)
         if agreed.stripe_checksums:
@@ -123,8 +123,8 @@ def stripes_of(agreed: RebuildableGroup, indexes: Collection[int]) -> list[int]:
 
 
 def _is_recorded(agreed: RebuildableGroup, stripe: int, made: Made) -> bool:
-    """Return whether all cells match the stripe checksum that the writer recorded. Return True if
-    there is none, or if it cannot be checked."""
+    """Return False if the cells do not match the stripe checksum that the writer recorded. Return
+    True if they match, if no checksum was recorded, or if a cell for the comparison is missing."""
     chunks = {
         index: made[index][0] if index in made else agreed.chunk(index, stripe)
         for index in agreed.group.indexes(stripe)

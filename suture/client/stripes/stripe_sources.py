@@ -1,8 +1,8 @@
 """The remaining shards as the sources of a reconstruction, read cell by cell.
 
-A cell that is damaged in one source is read from another source, or computed. A source with wrong
-cells is asked after the other sources, but is not dropped, because a stripe may need one of its
-other cells.
+A cell that is damaged in one source is read from another source, or computed. A source that
+returned wrong cells is asked after the other sources, but is not dropped, because a stripe may need
+its cells.
 
 The reader does not wait for a slow answer while another source can answer. It uses the first
 `data_count` cells that arrive. Two datanodes may have the same shard, each with cells that the
@@ -45,7 +45,7 @@ Listed = tuple[BlockId, Mapping[int, BlockData | None]]
 
 @dataclass(slots=True)
 class RebuildSource:
-    """A shard that may be read, and how reliably its datanode has answered."""
+    """A shard that may be read, and the faults of its datanode so far."""
 
     shard: ShardLocation
     peer: ReplicaPeer
@@ -57,8 +57,8 @@ class RebuildSource:
     dropped: SutureError | None = None
 
     def rank(self, length_bytes: int) -> tuple[object, ...]:
-        """Return the sort key of sources: healthy ones first, then those with fewer faults, then
-        the shorter cell."""
+        """Return the sort key of a source. Sources with healthy replicas come first, then those
+        with fewer faults, then those with shorter cells (`length_bytes`)."""
         demerits = self.strike_count + DEMERIT_SLOW * self.slow_count
         return (not self.is_healthy, demerits, length_bytes, self.shard.index)
 
@@ -102,10 +102,11 @@ class RebuildSources:
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
         """Ask every source for its replica. Raise UnavailableError if fewer than `data_count`
-        shards remain.
+        shards can be read.
 
-        A shard of index 0 takes the index of its replica. An UNHEALTHY replica is the last choice,
-        and only those of its cells that verify are used.
+        If the index of a shard is 0 (unknown), it becomes the index that the datanode reports.
+        Cells of an UNHEALTHY replica are used only if no other source has them, and only if they
+        verify.
         """
         asked = [(shard, dial(shard)) for shard in shards]
         answers = [
@@ -165,8 +166,8 @@ class RebuildSources:
             )
 
     def require_answers(self, orphans: Mapping[int, str]) -> None:
-        """Raise UnavailableError if a shard does not answer. That shard may have the blocks in
-        `orphans`, of which the other shards have too little."""
+        """Raise UnavailableError if a shard does not answer, because that shard may have the
+        missing data of the blocks in `orphans`."""
         silent = sorted((self._unreached | self._sources.keys()) - self.live_sources.keys())
         if silent:
             block_id, why = next(iter(orphans.items()))
@@ -191,8 +192,9 @@ class RebuildSources:
     # Lists of blocks.
 
     def blocks(self) -> Iterator[Listed]:
-        """Yield every block that any source lists, in ascending order. Each item maps the index of
-        each shard to the block of its best source.
+        """Yield every block that any source lists, in ascending order. With each block id comes a
+        mapping of each shard index to the block of its best source, or to None if no source lists
+        the block.
 
         Lists are read page by page, so the lists of ten sources with half a million blocks are
         never in memory at once.
@@ -214,8 +216,8 @@ class RebuildSources:
             self._drop(source, error)
 
     def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
-        """Return the versions of one block, by shard index, each from the best source that has it;
-        None for an index of which no source has the block."""
+        """Return the record of one block in each shard, by shard index. The record comes from the
+        best source that has the block; it is None if no source of the shard has the block."""
         known: dict[int, BlockData | None] = dict.fromkeys(self.live_sources)
         for source, answer in self._answers(block_id):
             index = source.shard.index
@@ -241,9 +243,9 @@ class RebuildSources:
                 yield source, error
 
     def deletion_text(self, block_id: BlockId) -> str:
-        """Return a text that names the sources that no longer have a block, if the block can
-        therefore not be computed. Sources that do not answer count as having the block. Return ""
-        if the block may be read later."""
+        """Return a text that names the datanodes that no longer have a block, if too few shards are
+        left to compute the block. Return "" otherwise. Sources that do not answer count as having
+        the block."""
         lacking = {
             source.shard.datanode_id
             for source, answer in self._answers(block_id)
@@ -259,8 +261,9 @@ class RebuildSources:
         return f"{', '.join(sorted(lacking))} have it no longer"
 
     def challenge_missing(self, block_id: BlockId) -> None:
-        """Ask the sources that do not list a block for a proof of it. A source whose tree contains
-        the block then scans its replica (`agent.services.proof_handlers`)."""
+        """Request a proof of the block from each source that does not list it. If the source's tree
+        contains the block, the request makes the datanode scan its replica
+        (`agent.services.proof_handlers`)."""
         for index, block in self.block(block_id).items():
             for source in self._sources[index] if block is None else ():
                 if isinstance(source.peer, ChunkProver):
@@ -280,9 +283,9 @@ class RebuildSources:
     def prefetch(
         self, wanted: Iterable[tuple[RebuildableGroup, int]], *, count: int = 0
     ) -> Iterator[PendingStripe]:
-        """Yield the given stripes, of any blocks, in order. The caller finishes them one after the
-        other. Some stripes are requested ahead. `count` cells of each stripe are requested, as in
-        `begin`."""
+        """Yield the given stripes, of any blocks, in order, with their requests in flight. The
+        caller calls `finish` for each. Some stripes are requested ahead. `count` is the number of
+        cells to request of each stripe, as in `begin`."""
         under_way: deque[list[PendingStripe]] = deque()
         bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # per source
         for together in grouped(wanted, self._room_for):
@@ -293,16 +296,14 @@ class RebuildSources:
             yield from under_way.popleft()
 
     def _room_for(self, wanted: tuple[RebuildableGroup, int]) -> int:
-        """Return how many bytes of one source's message a stripe uses. If a source returns only
-        single cells, return a full message, because each cell then needs a call in a thread of its
-        own.
-        """
+        """Return how many bytes of one message of a source a stripe uses. If a source returns only
+        single cells, return a full message, because each cell then needs its own call in its own
+        thread."""
         is_alone = not all(source.gives_several for source in self._askable)
         return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
 
     def begin(self, agreed: RebuildableGroup, stripe: int, *, count: int = 0) -> PendingStripe:
-        """Request `data_count` cells of a stripe, or `count` if it is given, from the best sources
-        first.
+        """Request `count` cells of a stripe (0 = `data_count`), from the best sources first.
 
         A cell that the group does not have is empty and is not requested.
         """
@@ -312,8 +313,8 @@ class RebuildSources:
     def _begin_all(
         self, stripes: Sequence[tuple[RebuildableGroup, int]], count: int
     ) -> list[PendingStripe]:
-        """Begin several stripes. A source that supports it returns its cells of all of them in one
-        call."""
+        """Begin several stripes. If a source can return several cells in one call, request its
+        cells of all these stripes in one call."""
         begun: list[PendingStripe] = []
         asked: defaultdict[str, list[tuple[RebuildSource, PendingStripe]]] = defaultdict(list)
         for agreed, stripe in stripes:
@@ -385,7 +386,7 @@ class RebuildSources:
         self._request_from_next(reading)
 
     def _request_from_next(self, reading: PendingStripe) -> bool:
-        """Ask the best remaining source for this stripe; return whether there is one."""
+        """Ask the best remaining source for this stripe. Return False if no source remains."""
         source = self._chosen(reading)
         if source is None:
             return False
@@ -413,7 +414,7 @@ class RebuildSources:
         return source
 
     def _request_cells(self, source: RebuildSource, wanted: Sequence[PendingStripe]) -> None:
-        """Ask a source for its cells of these stripes; in one call if they are several."""
+        """Request the source's cells of these stripes in one call."""
         chunks = [
             (one.agreed.block_id, one.agreed.chunk(source.shard.index, one.stripe))
             for one in wanted
@@ -425,8 +426,8 @@ class RebuildSources:
             self._shared.add(future)
 
     def _note_slow(self, reading: PendingStripe) -> bool:
-        """For each slow source, ask another source, and rank the slow one lower from now on. Return
-        whether there was another source."""
+        """For each source with a call in flight, ask another source for the stripe, and rank the
+        slow source lower from now on. Return whether another source was asked."""
         asked_count = 0
         for future, source in list(reading.pending.items()):
             if not self._request_from_next(reading):
@@ -444,7 +445,8 @@ class RebuildSources:
         self, agreed: RebuildableGroup, stripe: int, proof: Proof | None
     ) -> tuple[StripeVerdict, dict[int, bytes]]:
         """Read all readable cells of a stripe and judge them. Return the verdict, and the cells
-        without those proven wrong. A cell can be wrong although it matches its checksums."""
+        without those proven wrong. The check is needed because a cell can be wrong although it
+        matches its checksums."""
         reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
         cells = self.finish_all(reading)
         verdict = judge_stripe(agreed.group, stripe, cells, proof)
