@@ -15,8 +15,8 @@ ID_SHOWN: Final = 8  # characters of a UUID, that is, 32 bits
 
 
 def short_id(datanode_id: str) -> str:
-    """Return a prefix of a datanode's id that identifies the datanode; commands accept the prefix.
-    An address, shown if a datanode was queried by address, is not shortened."""
+    """Return a prefix of a datanode's id, which commands accept instead of the id. An address (of a
+    datanode that was queried by address) is returned unchanged."""
     return datanode_id if ":" in datanode_id else datanode_id[:ID_SHOWN]
 
 

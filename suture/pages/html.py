@@ -37,7 +37,7 @@ def templates(*packages: str) -> jinja2.Environment:
 
 
 def render(environment: jinja2.Environment, name: str, facts: Mapping[str, object]) -> bytes:
-    """Return the page of a template that shows `facts`."""
+    """Return the page that the template `name` makes of `facts`."""
     return environment.get_template(name).render(facts).encode(errors="replace")
 
 
@@ -52,20 +52,20 @@ def number(value: int) -> str:
 
 
 def age(at_ms: int, now_ms: int) -> str:
-    """Return the time since `at_ms` in words."""
+    """Return the time since `at_ms` in words, such as "9 d 2 h"; "never" for 0."""
     return "never" if not at_ms else format_duration(max(0, now_ms - at_ms) / 1000)
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """Return how long ago `at_ms` was; "never" for 0, and "-" for a negative number, which stands
-    for no time."""
+    """Return how long ago `at_ms` was, such as "5 min ago". Return "never" for 0, and "-" for a
+    negative number, which means that the time does not apply."""
     if at_ms < 0:
         return "-"
     return f"{age(at_ms, now_ms)} ago" if at_ms else "never"
 
 
 def moment(at_ms: int) -> str:
-    """Return a time in readable form."""
+    """Return a time as "2026-11-30 20:15 UTC"; "-" if it is out of range."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError, OSError):

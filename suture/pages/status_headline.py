@@ -65,7 +65,7 @@ def answer_of(
     verdict: DataVerdict = DataVerdict.WHOLE,
     reasons: Sequence[str] = (),
 ) -> DataStatus:
-    """Return the combined answers of the datanodes together with the other facts."""
+    """Combine the answers `told` of the datanodes and the other facts into a `DataStatus`."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
     oldest = min(volumes, key=lambda volume: volume.oldest_scan_at_ms, default=None)
     scans = [volume for _, scrub in told for volume in scrub.volumes if volume.state != "off"]
@@ -90,7 +90,8 @@ def answer_of(
 
 
 def unreachable_nodes(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[str]:
-    """Return the ids of the nodes that did not answer, among those whose replicas count."""
+    """Return the ids of the nodes that did not answer (`heard` is False), without decommissioned
+    nodes."""
     return [
         node.datanode_id
         for node, was_heard in zip(nodes, heard, strict=True)
@@ -99,18 +100,19 @@ def unreachable_nodes(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) 
 
 
 def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
-    """Return the word for a volume's state; a failure takes precedence. `service` is the use that
-    its datanode reports, or "" for an agent that does not report it."""
+    """Return the word for a volume's state, such as `good`, `failed` or `read-only`. A failure
+    takes precedence. `service` is the use of the volume that its datanode reports; "" if the agent
+    does not report it."""
     if failed or in_doubt:
         return "failed" if failed else "in doubt"
     return "good" if service in {"", IN_SERVICE} else service.lower().replace("_", "-")
 
 
 def headline(answer: DataStatus, now_ms: int) -> Headline:
-    """Return the headline. It reports good health if every datanode answered without a finding.
+    """Return the headline. It reports good health if every datanode answered and nothing is wrong.
 
-    Recently written data that is not verified yet does not count, because its scan is scheduled.
-    Scans that fall behind their interval have their own alert.
+    Recently written data that is not verified yet does not count against the health, because its
+    scan is scheduled. Scans that are late have their own alert.
     """
     doubts = list(dict.fromkeys([*answer.reasons, *_unheard(answer), *_troubles(answer)]))
     parts = [*doubts, *_verified(answer, now_ms, has_doubts=bool(doubts))]
@@ -143,7 +145,8 @@ def _troubles(answer: DataStatus) -> Iterator[str]:
 
 
 def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
-    """Yield texts on the verified data and findings of answering datanodes, and on due scans."""
+    """Yield the parts of the headline about verified data, findings and due scans, as far as the
+    datanodes answered."""
     where = " of the answering datanodes" if answer.silent else ""
     if answer.data_bytes:
         share = percent(answer.in_time_bytes, answer.data_bytes)
@@ -178,6 +181,6 @@ def _counted(count: int, noun: str) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return the share, rounded down, so that an incomplete share is never 100 %."""
+    """Return `part / whole` in percent, rounded down. Only a complete part is shown as 100."""
     hundredths = part * 10_000 // whole
     return f"{hundredths // 100}.{hundredths % 100:02} %".replace("100.00 %", "100 %")

@@ -134,7 +134,8 @@ class CallThreadPool(Executor):
             self._lacking += 1
 
     def _become_idle(self) -> None:
-        """Mark a thread as idle, unless other work is waiting for it."""
+        """Mark this thread as idle, unless queued work has no thread; this thread then runs that
+        work."""
         if self._lacking:
             with self._starting:
                 if self._lacking:
@@ -185,7 +186,8 @@ class CallThreadPool(Executor):
 
     @property
     def trouble(self) -> str:
-        """The reason why calls get no slot now; "" if they get one in time."""
+        """A text for the status if a call has waited longer than `LATE_S` for a slot; ""
+        otherwise."""
         begun_s = next(iter(list(self._waiting.values())), None)
         late_s = 0.0 if begun_s is None else self._monotonic_s() - begun_s
         if late_s < LATE_S:

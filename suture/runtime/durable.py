@@ -126,7 +126,8 @@ def open_file(path: Path) -> int:
 
 
 class TooLarge(OSError):
-    """A file claims an impossible size; none of it is read."""
+    """A file is longer than its maximum, or than the length in its header. Its content is not
+    read."""
 
 
 def read_file(
@@ -138,9 +139,9 @@ def read_file(
 ) -> bytes:
     """Return the content of a file of the store. The file is opened as in `open_file`.
 
-    `expected_bytes` returns the required length, given the first HEAD_BYTES. `read` replaces the
-    read through the page cache. Raise OSError, or `TooLarge` before more bytes than the limit are
-    in memory.
+    `expected_bytes` computes the length of the file from its first HEAD_BYTES. `read`, if given, is
+    called instead of a read through the page cache. Raise OSError. Raise `TooLarge`, before the
+    content is read, if the file is longer than `bytes_max` or the expected length.
     """
     fd = open_file(path)
     try:
@@ -226,17 +227,18 @@ def sync_all(directory: Path) -> None:
 
 
 def allocate(fd: int, size_bytes: int) -> bool:
-    """Allocate the size and the space of a new file (fallocate(2)), which reads as zeros; return
-    whether the file system supports it. Raise OSError, for instance if there is no room.
+    """Set the size of a new file and allocate its space (fallocate(2)); it then reads as zeros.
+    Return False if the file system does not support this. Raise OSError, for instance if there is
+    no space.
 
-    glibc's posix_fallocate is not used, because it writes where the file system lacks support.
+    glibc's posix_fallocate is not used, because it writes zeros if the file system lacks support.
     """
     return _fallocate(fd, 0, 0, size_bytes)
 
 
 def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
-    """Return whole pages of a file to the file system (hole punching); they then read as zeros.
-    Return False if the file system cannot do so, or is too full to do so. Raise OSError."""
+    """Free the space of a range of a file (hole punching); the range then reads as zeros. Return
+    False if the file system does not support this, or is too full for it. Raise OSError."""
     try:
         return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
     except OSError as error:
@@ -248,8 +250,8 @@ def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
 def begin_writing(fd: int) -> None:
     """Start writing a file to the disk without waiting (sync_file_range(2)).
 
-    Best effort, and nothing becomes durable. A caller that starts many files and then syncs them
-    one after the other overlaps their writes.
+    Errors are ignored, and nothing becomes durable. A caller that starts the writes of many files
+    and then syncs one file after the other overlaps the writes.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), SYNC_FILE_WRITE)
@@ -303,7 +305,7 @@ class StagedFile:
             sync_directory(self.path.parent)
 
     def discard(self) -> None:
-        """Delete the new content; the old file remains."""
+        """Delete the new content. The old file stays unchanged."""
         if not self.ended:
             self.ended = True
             with suppress(OSError):  # the next stage of the same file overwrites it

@@ -38,7 +38,8 @@ def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
 
 
 def absence(path: Path, error: OSError) -> str:
-    """Return a text that says that there is no regular file, and what is at its path."""
+    """Return a text for the OSError of a missing file: the file does not exist, or an object of
+    another kind has its name."""
     if isinstance(error, FileNotFoundError) and error.strerror != os.strerror(errno.ENOENT):
         return f"{path.name}: {error.strerror}"
     return f"{path.name} does not exist"

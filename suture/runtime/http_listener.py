@@ -120,7 +120,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Give a connection a thread of its own, within the limit."""
+        """Handle a connection in its own thread. If there are too many connections, close an old
+        one, or else this one."""
         if not self._free.acquire(blocking=False):
             self._cut(SLOW_S, count_max=1)
             if not self._free.acquire(timeout=STOP_POLL_S):
@@ -149,7 +150,7 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error: a client that disconnects is no fault."""
+        """Ignore the error, because a client may disconnect at any time."""
 
 
 class _IpV6Server(_Server):
@@ -190,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the library's name
 
     def log_message(self, *_: object) -> None:
-        """Log nothing: a scrape every few seconds is no event."""
+        """Do nothing, because a log line for each scrape would be useless."""
 
     def _send(self, page: HttpResponse) -> None:
         self.send_response(page.status)
@@ -212,7 +213,7 @@ def _words(query: str) -> dict[str, str]:
 
 
 def _framing(headers: Message) -> str:
-    """Return the fault of a request that has a body; "" if it has none. Pages accept no body."""
+    """Return an error text if a request has a body, which no page accepts; "" otherwise."""
     if headers.get_all("Transfer-Encoding") or any(
         value.strip() != "0" for value in headers.get_all("Content-Length", [])
     ):
@@ -221,7 +222,8 @@ def _framing(headers: Message) -> str:
 
 
 def _host_objection(headers: Message, names: frozenset[str]) -> str:
-    """Return why a page is refused for this Host name; "" if it is not."""
+    """Return the reason to reject a request because of its Host header; "" if the header is
+    accepted."""
     hosts = headers.get_all("Host", [])
     if not hosts:
         return ""  # all browsers send it

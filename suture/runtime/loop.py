@@ -41,14 +41,14 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """There is more to do, but not before `delay_s` has passed."""
+    """There is more to do after `delay_s`. The worker may be woken earlier."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """There is more to do, but not before `delay_s` has passed, even if woken."""
+    """There is more to do after `delay_s`. The worker is not woken earlier."""
 
     delay_s: float
 
@@ -67,8 +67,8 @@ Step = Busy | RetryAfter | Backoff | Idle | NoMoreWork
 
 
 class Worker(Protocol):
-    """A worker does one unit of work per `step`, which must return within a bounded time after a
-    stop."""
+    """A worker does one unit of work per call of `step`. After a stop request, a running `step`
+    must return within a bounded time."""
 
     @property
     def name(self) -> str:
@@ -108,14 +108,15 @@ class WorkerStatus:
     quiet_s: float
 
     def is_stalled(self, quiet_max_s: float) -> bool:
-        """Return whether the loop should make progress and makes none."""
+        """Return True if the loop's thread died, or if an active loop made no progress for more
+        than `quiet_max_s`."""
         if self.state is WorkerState.DEAD:
             return True
         return self.state not in {*ENDED, WorkerState.CREATED} and self.quiet_s > quiet_max_s
 
 
 class ProgressMarker:
-    """Progress signal of a long step, which calls `mark()` after every read."""
+    """Progress signal of a long step. The step calls `mark()` after every read."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -126,7 +127,7 @@ class ProgressMarker:
         self._beat_at_s = self._clock.monotonic_s()
 
     def quiet_s(self) -> float:
-        """Return seconds since the last beat."""
+        """Return the seconds since the last call of `mark`."""
         return self._clock.monotonic_s() - self._beat_at_s
 
 
@@ -316,5 +317,5 @@ class WorkerLoops:
         return tuple(loop.status() for loop in self._loops)
 
     def stalled(self, quiet_max_s: float) -> tuple[str, ...]:
-        """Return the names of stalled loops. While there are any, the watchdog is not fed."""
+        """Return the names of stalled loops. While there are any, no watchdog signal is sent."""
         return tuple(status.name for status in self.status() if status.is_stalled(quiet_max_s))

@@ -96,8 +96,8 @@ def limit_bytes(root: Path = Path("/")) -> int:
 
 
 def in_flight_bytes(configured: int, memory_bytes: int) -> int:
-    """Return the limit on bytes in flight: the configured limit, or half of the memory that the
-    process itself does not need."""
+    """Return the limit on bytes in flight: the configured limit or, if that is 0, half of the
+    memory that the process does not need for itself."""
     return configured or max((memory_bytes - OWN_BYTES) // 2, IN_FLIGHT_BYTES_MIN)
 
 
@@ -110,8 +110,8 @@ def _kilobytes(file: Path, name: str) -> int:
 
 
 def _limit(file: Path) -> int:
-    """Return the limit in a control group's file; 0 if it sets none. Without a limit, the file has
-    "max" or a huge number."""
+    """Return the limit in bytes in a control group's file; 0 if there is no file or it contains
+    "max". In cgroups v1, a huge number means that there is no limit."""
     with suppress(OSError, ValueError):
         return int(file.read_text())
     return 0
@@ -119,7 +119,7 @@ def _limit(file: Path) -> int:
 
 class MemoryBudget:
     """Limit on the bytes in flight. If several owners wait, the owner with the fewest bytes in
-    flight is served first. Among equal owners, the one that was served least recently is first."""
+    flight is served first. Of owners with equal bytes, the least recently served is first."""
 
     def __init__(
         self, total_bytes: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -154,8 +154,8 @@ class MemoryBudget:
         stop: Callable[[], bool] = lambda: False,
         while_short: Callable[[], object] = lambda: None,
     ) -> Iterator[None]:
-        """Reserve the bytes during the body; a request for more than the whole budget reserves all
-        of it. While the request waits, `while_short` is called from time to time.
+        """Reserve `size_bytes` during the body. A request for more than the whole budget reserves
+        the whole budget. While the request waits, `while_short` is called from time to time.
 
         Raise `UnavailableError(BUSY)` after `timeout_s`, or when `stop` returns True.
         """

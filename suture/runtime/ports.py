@@ -8,7 +8,8 @@ from merkle.replica import ContainerId
 
 
 class Leases(Protocol):
-    """The right to change a container (`agent.leases`)."""
+    """Locks on containers: a thread may change a container while it holds the container's lease
+    (`agent.leases`)."""
 
     def hold(
         self, container_id: ContainerId, timeout_s: float = ...
@@ -25,7 +26,7 @@ class Leases(Protocol):
         ...
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return whether the container is shared now."""
+        """Return whether any thread shares the container's lease now."""
         ...
 
 
@@ -50,8 +51,9 @@ class Executor(Protocol):
 
 
 Pace: TypeAlias = Callable[[int, Callable[[], bool]], None]
-"""Receives the number of bytes of background work done, and returns when more work may follow
-(`SharedPace` in `agent.scan.throttle`). Returns at once if the second argument returns True."""
+"""A rate limiter. Its first argument is the number of bytes of background work done. The call
+returns when more work may follow, or at once if the second argument returns True. `SharedPace` in
+`agent.scan.throttle` is one."""
 
 
 def together(*paces: Pace) -> Pace:
@@ -65,4 +67,4 @@ def together(*paces: Pace) -> Pace:
 
 
 def at_once(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-    """Return at once: a pace without a limit."""
+    """Return at once: the rate limiter (`Pace`) of work without a limit."""

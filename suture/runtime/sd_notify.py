@@ -36,7 +36,8 @@ class SystemdNotifier:
 
     @property
     def watchdog_interval_s(self) -> float:
-        """Interval at which WATCHDOG=1 is due; 0.0 if the supervisor does not watch."""
+        """Interval in seconds at which WATCHDOG=1 must be sent; 0.0 if the supervisor has no
+        watchdog."""
         return self._watchdog_us / 1e6 * WATCHDOG_SHARE if self.is_present else 0.0
 
     def ready(self, status: str = "") -> None:
@@ -74,10 +75,10 @@ class SystemdNotifier:
 
 
 class WatchdogWorker:
-    """Feeds the supervisor's watchdog, but only while every loop shows progress.
+    """Sends watchdog signals to the supervisor, but only while every loop makes progress.
 
-    If a scanner hangs in the kernel, the supervisor therefore restarts the agent. Without the
-    watchdog, the scanner could hang for weeks.
+    If a scan hangs in the kernel, the supervisor therefore restarts the agent. Without the
+    watchdog, the scan could hang for weeks.
     """
 
     def __init__(self, supervisor: SystemdNotifier, stalled: Callable[[], tuple[str, ...]]) -> None:
@@ -110,7 +111,7 @@ def _socket_address(name: str) -> str:
 
 
 def _watchdog_us(environment: Mapping[str, str]) -> int:
-    """Return WATCHDOG_USEC if it is meant for this process."""
+    """Return WATCHDOG_USEC, in microseconds; 0 if it is unset or meant for another process."""
     value, process_id = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if process_id and process_id != str(os.getpid()):
         return 0

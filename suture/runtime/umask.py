@@ -19,7 +19,7 @@ def set_daemon_umask() -> None:
 
 
 def bound_umask() -> None:
-    """Keep the user's umask, but let the owner use new files and prevent others from changing
-    them."""
+    """Clear the bits of the user's umask that deny the owner access to new files. Set the bit that
+    prevents users outside the group from writing to them."""
     mask = os.umask(DAEMON_UMASK)
     os.umask((mask | OTHERS_WRITE) & ~OWNER)

@@ -74,7 +74,8 @@ def connect(scm: str) -> "ClusterClient":
 
 
 def _effective() -> CredentialOptions:
-    """Return the settings. Those that are missing come from the file."""
+    """Return the chosen settings. If they name no certificate file, take the certificates from the
+    settings file."""
     wanted = _wanted.get()
     if wanted.has_files():
         return wanted
@@ -90,8 +91,8 @@ def _effective() -> CredentialOptions:
 
 
 def _default_file() -> Path | None:
-    """Return the settings file of the user, or else of the host. Return None if this user may read
-    no such file."""
+    """Return the user's settings file, or else the host's. Return None if neither exists, or if
+    this user has no access to it."""
     home = _at_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     candidates = (home / "suture" / "client.toml", SYSTEM_FILE)
     return next((path for path in candidates if _is_seen(path)), None)

@@ -25,7 +25,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DatanodeReply(Generic[T]):
-    """A datanode, named by id or by the address that was called, and its answer or the error."""
+    """The answer of a datanode, or the error of the call. The datanode is named by its id, or by
+    the address that was called."""
 
     datanode: str
     value: T | None
@@ -34,10 +35,11 @@ class DatanodeReply(Generic[T]):
 
 
 def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str]]:
-    """Return (name, address) of one datanode or of all. Raise RefusedError for an unknown datanode.
+    """Return the name and address of one datanode or of all. Raise RefusedError for an unknown
+    datanode.
 
-    An address is used as given, because without an SCM nothing else may be known. The datanode
-    returns its own id; if it does not answer, the address is also the name.
+    If `datanode` is an address, it is used as given, so that no SCM is needed. The datanode returns
+    its own id; if it does not answer, the address is also the name.
     """
     if datanode is not None and ":" in datanode:
         try:

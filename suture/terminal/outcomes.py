@@ -1,4 +1,5 @@
-"""Outcomes of commands: the newest ones that the control plane keeps, read page by page."""
+"""Outcomes of commands. The control plane keeps only the newest ones; they are read page by
+page."""
 
 from collections.abc import Callable, Iterator
 from typing import Final

@@ -10,8 +10,8 @@ from suture.wire.clients.channel import PATIENCE_S, retry_while
 THE_SCM: Final = "the control plane"
 BUSY: Final = frozenset({Code.BUSY, Code.SAFE_MODE})
 TRANSIENT: Final = BUSY | {Code.UNAVAILABLE}
-"""Codes of a decision that may soon change. A whole call that fails with UNAVAILABLE is not retried
-if it changes something, because it may have had its effect."""
+"""Codes of refusals of single items that may soon change. If a whole call fails with UNAVAILABLE,
+it is not retried if it changes something, because the server may have carried it out."""
 ITEM_FIELDS: Final = ("container_ids", "datanode_ids", "rows")  # of requests to the SCM
 
 T = TypeVar("T")
@@ -38,8 +38,8 @@ def until_free(
 def until_decided(submit: Callable[[Any], T], request: Any) -> T:
     """Return the SCM's answer to a request about several containers, datanodes or rows of a plan.
 
-    Items that the SCM refuses temporarily are submitted again, without the other items. After
-    `PATIENCE_S`, the last refusal of each such item is its decision.
+    Items that the SCM refuses temporarily are submitted again, without the other items. If such an
+    item is still refused after `PATIENCE_S`, the answer contains its last refusal.
     """
     answer: Any = None
     left: list[int] = []
@@ -73,7 +73,7 @@ def until_decided(submit: Callable[[Any], T], request: Any) -> T:
 
 
 class _TransientRefusal(UnavailableError):
-    """The SCM temporarily refuses some items."""
+    """Raised to retry a request of which the SCM temporarily refuses some items."""
 
     def __init__(self, decisions: Sequence[Any], left: Sequence[int]) -> None:
         first = decisions[left[0]]

@@ -296,8 +296,8 @@ class RebuildSources:
             yield from under_way.popleft()
 
     def _room_for(self, wanted: tuple[RebuildableGroup, int]) -> int:
-        """Return how many bytes of one message of a source a stripe uses. If a source returns only
-        single cells, return a full message, because each cell then needs its own call in its own
+        """Return the bytes that a stripe takes up in one message of a source. If a source returns
+        only single cells, return the maximum, because each cell then needs its own call in its own
         thread."""
         is_alone = not all(source.gives_several for source in self._askable)
         return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)

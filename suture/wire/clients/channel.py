@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 class ChannelClosed(UnavailableError):
-    """This process closed the connection; no call over it is retried."""
+    """This process has closed the connection. Calls over it are not retried."""
 
     def __init__(self) -> None:
         super().__init__(Code.UNAVAILABLE, "the connection was closed")
@@ -113,7 +113,8 @@ def call(
 
 
 def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
-    """Return the error for the caller of a failed call; its cause is the failure."""
+    """Convert the failure of a call into the error for the caller. The error's cause is the
+    failure."""
     error: SutureError = ChannelClosed()  # gRPC raises ValueError for a closed channel
     if isinstance(failure, grpc.RpcError):
         error = error_from(failure, party)
@@ -278,9 +279,9 @@ def retry_while(
 
 
 def restart_pauses() -> Iterator[float]:
-    """Yield the longest pause before each attempt to reach datanodes that may be restarting. End
-    when the attempts have taken as long as the pauses together, because a datanode that does not
-    refuse a call costs its whole deadline."""
+    """Yield the maximum pause in seconds before each attempt to reach datanodes that may be
+    restarting. Stop early when the attempts have taken as long as all pauses together: if a host is
+    down, each call lasts until its deadline."""
     deadline_s = time.monotonic() + sum(RESTART_PAUSES_S)
     yield from takewhile(lambda _: time.monotonic() < deadline_s, RESTART_PAUSES_S)
 
@@ -295,8 +296,8 @@ def _is_worth_repeating(error: BaseException) -> bool:
 
 
 def _may_end(error: BaseException, codes: Collection[Code]) -> bool:
-    """Return whether a failed call may succeed later over this connection: its code is in `codes`,
-    and the connection was not closed by this process."""
+    """Return whether a call over this connection may succeed later: the error's code is in `codes`,
+    and this process has not closed the connection."""
     return (
         isinstance(error, UnavailableError)
         and error.code in codes

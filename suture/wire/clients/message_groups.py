@@ -21,8 +21,8 @@ def in_groups(
     weight_max: int,
     count_max: int = sys.maxsize,
 ) -> Iterator[list[T]]:
-    """Yield items in order, in groups with a maximum weight and count. An item that alone exceeds
-    the weight is a group."""
+    """Yield items in order, in groups with a maximum weight and count. An item that exceeds the
+    maximum weight forms a group of its own."""
     group: list[T] = []
     total = 0
     for item in items:

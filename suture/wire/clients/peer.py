@@ -116,8 +116,8 @@ class Peer(BlockPeer, ShardWriter):
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
     ) -> list[bytes | SutureError]:
-        """Return the peer's keyed hash of each (block, offset, nonce), or its error. The peer reads
-        the chunks to compute the hashes."""
+        """Return the peer's keyed hash, or its error, of each (block, offset, nonce). The peer
+        reads the chunks to compute the hashes."""
         request = pb.ProveChunksRequest(
             container_id=container_id,
             chunks=[

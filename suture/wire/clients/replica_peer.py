@@ -80,7 +80,8 @@ class ReplicaPeer(Protocol):
         ...
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the datanode's report of its replica: state, index, and claimed commit id."""
+        """Return the datanode's report of its replica: state, index, and the commit id that it
+        claims."""
         ...
 
 
@@ -130,7 +131,7 @@ class ShardPeer(ReplicaPeer, Protocol):
         ...
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, which is a replica from then on; return its state."""
+        """Close a shard, which makes it a replica; return its state."""
         ...
 
     def delete_shard(self, container_id: ContainerId) -> None:
@@ -139,7 +140,7 @@ class ShardPeer(ReplicaPeer, Protocol):
 
 
 DialShard: TypeAlias = Callable[[ShardLocation], ShardPeer]
-"""Returns the datanode of a reconstruction that has this shard."""
+"""Function that returns the connection to the datanode of a shard, for a reconstruction."""
 
 
 @runtime_checkable
@@ -149,5 +150,6 @@ class ChunkProver(Protocol):
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
     ) -> list[bytes | SutureError]:
-        """Return the keyed hash of each chunk and its nonce, or an error. Raise SutureError."""
+        """Return the keyed hash, or the error, of each (block, offset, nonce). The hash covers the
+        chunk and the nonce. Raise SutureError if the call fails."""
         ...

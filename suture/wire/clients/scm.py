@@ -28,12 +28,12 @@ Answer = TypeVar("Answer")
 
 
 class ScmCall(Generic[Request, Answer]):
-    """A call of the SCM that is not retried."""
+    """A call of the SCM without retries."""
 
     _call = staticmethod(call)
 
     def __init__(self, rpc: str, timeout_s: float = 0.0) -> None:
-        """`timeout_s` 0 = the timeout of the client."""
+        """Describe the RPC `rpc`. If `timeout_s` is 0, the client's timeout applies."""
         self._rpc = rpc
         self._timeout_s = timeout_s
 
@@ -55,7 +55,7 @@ class ScmCall(Generic[Request, Answer]):
 
 
 class RetriedCall(ScmCall[Request, Answer]):
-    """A call of the SCM that is retried, because it has the same effect if it runs twice."""
+    """A call of the SCM with retries. It must have the same effect if it runs twice."""
 
     _call = staticmethod(call_again)
 

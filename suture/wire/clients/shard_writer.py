@@ -77,7 +77,7 @@ class ShardWriter:
         call(self.stub.WriteBlocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, which is a replica from then on; return its state."""
+        """Close a shard, which makes it a replica; return its state."""
         request = datanode_pb2.CloseContainerRequest(
             container_id=container_id, bcsid=bcsid, force=True
         )

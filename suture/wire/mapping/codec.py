@@ -40,8 +40,8 @@ _PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 REPLICA_INDEX_MAX: Final = NUMBERS["replica_index"].high
 NAME_CHARS_MAX: Final = 255  # ids, addresses, states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
-"""Checksum type of a chunk to be written: the store must compute CRC32C. A recorded chunk never has
-it."""
+"""Checksum type of a chunk that a client writes without one; the store then computes CRC32C. Stored
+chunks never have this type."""
 
 # Enums are open: any number may arrive.
 STATES: Final = {pb.ReplicaState.Value(state): state for state in ReplicaState}
@@ -82,8 +82,8 @@ def parse_datanode_id(value: str, where: str) -> str:
 
 
 def parse_container_id(value: int, where: str = "container_id") -> ContainerId:
-    """Return the id. Raise RefusedError if it is out of range; 0 is an unset field and no
-    container."""
+    """Return the id. Raise RefusedError if it is out of range. 0 is invalid, because it means that
+    the field is unset."""
     return ContainerId(parse_int(value, where, low=1, high=ID_MAX))
 
 
@@ -244,7 +244,8 @@ def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str,
 
 
 def check_pair_count(count: int, where: str) -> None:
-    """Raise RefusedError if there are more pairs than a block may have, before any pair is read."""
+    """Raise RefusedError if there are more pairs than a block may have. Call it before the pairs
+    are read."""
     if count > METADATA_PAIRS_MAX:
         raise malformed(where, f"{count} pairs are more than {METADATA_PAIRS_MAX}")
 

@@ -99,7 +99,7 @@ class FsPath:
         return f"{self.scheme}://{self.host}{self.path}{query}"
 
     def __truediv__(self, name: str) -> "FsPath":
-        """Return the place of an entry of this directory."""
+        """Return the path of an entry of this directory."""
         return replace(self, path=f"{self.path}/{name}")
 
     @property
@@ -199,8 +199,8 @@ class FsEntry:
 
 
 def _check_local(text: str) -> None:
-    """Raise RefusedError if a local address has more than a path; it would otherwise mean another
-    file."""
+    """Raise RefusedError if a local address has a host, a query or no path, because opening it
+    would open another file."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
         raise RefusedError(

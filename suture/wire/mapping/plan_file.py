@@ -40,7 +40,7 @@ class FinishedRun:
     path: str
     manifest: dict[str, Any]
     attempt: str = ""
-    """The attempt whose rows belong to the run; each table has a directory per attempt."""
+    """The attempt of the run whose rows count. Each table has one directory per attempt."""
 
     @classmethod
     def opened(cls, name: str) -> "FinishedRun":
@@ -103,7 +103,7 @@ class FinishedRun:
         self, table: str, columns: Collection[str] = (), *, only: str = "", but: str = ""
     ) -> Any:
         """Return a table's rows as an Arrow table, the most urgent row first. `only` selects the
-        rows of one action, `but` excludes those of one action. Without `columns`, return all
+        rows of one action; `but` excludes the rows of one action. Without `columns`, return all
         columns. Raise OSError or ArrowException."""
         import pyarrow.parquet  # only where a plan is read: other commands start without it
 
@@ -149,8 +149,8 @@ def unreadable(name: str, error: Exception) -> RefusedError:
 def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
     """Return the rows of `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
-    `only` selects the rows of one action, `but` excludes those of one action; empty = all. Raise
-    RefusedError if the plan cannot be read.
+    `only` selects the rows of one action; `but` excludes the rows of one action; "" disables
+    either. Raise RefusedError if the plan cannot be read.
     """
     request = run.request()
     for page in plan_pages(run, only=only, but=but):

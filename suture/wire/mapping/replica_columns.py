@@ -37,8 +37,8 @@ _UNKNOWN: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class ReplicaColumn:
-    """A number of a replica: its name and numpy type in `ReplicaColumns`, its field in
-    `ReplicaReport`, and its bounds. A field after a dot belongs to the tree. `high` None means that
+    """A numeric field of a replica: its name and numpy type in `ReplicaColumns`, its path in
+    `ReplicaReport`, and its bounds. A path `tree.x` names a field of the tree. `high` is None if
     there is no upper bound."""
 
     name: str
@@ -66,10 +66,12 @@ COLUMNS: Final = (
     ReplicaColumn("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
     ReplicaColumn("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
 )
-"""Numbers besides the id. In `Columns` a state and an algorithm are indexes of their words."""
+"""The numeric fields of a replica except its id. In `Columns`, the state and the algorithm are
+positions in their enumerations, not numbers of the wire."""
 
 WORDS: Final = ("origin", "volume", "error")
-"""Names of columns that contain indexes into a list of words; the first word is empty."""
+"""Names of the columns with texts. Each element is an index into a list of texts, whose first text
+is empty."""
 _WORD_FIELDS: Final = ("origin_datanode_id", "volume_id", "load_error")
 
 _PLAIN: Final = tuple(c for c in (ID, *COLUMNS) if c.field and "." not in c.field)
@@ -86,7 +88,8 @@ _NO_TREE: Final = (0,) * len(_OF_TREE)
 
 
 def _codes(words: Sequence[Any], numbers: Mapping[int, Any]) -> NDArray[np.uint8]:
-    """Return an array that maps each number on the wire to the index of its word."""
+    """Return an array that maps each enum number of the wire to the position of its member in
+    `words`."""
     found = np.full(256, _UNKNOWN, np.uint8)
     for number, word in numbers.items():
         found[number] = words.index(word)
@@ -105,16 +108,16 @@ class Columns:
     numbers: Mapping[str, NDArray[Any]]  # by name: `ID`, `COLUMNS` and `WORDS`
     words: Sequence[str]  # the words that the `WORDS` columns index; the first is empty
     refused_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Containers of replicas that were left out because they break a rule."""
+    """Ids of the containers whose replicas were left out because a field is invalid."""
     refused: str = ""
-    """The first field that breaks a rule, and how; "" = none."""
+    """Path and fault of the first invalid field; "" if all fields are valid."""
 
     def __len__(self) -> int:
         return len(self.numbers[ID.name])
 
     def without(self, is_out: NDArray[np.bool_], why: str) -> "Columns":
-        """Return the columns without the marked replicas, which break a rule; the other replicas
-        are valid."""
+        """Return the columns without the replicas that `is_out` marks as invalid. `why` describes
+        the first fault."""
         if not is_out.any():
             return self
         ids = self.numbers[ID.name][is_out]
@@ -128,7 +131,7 @@ class Columns:
 
 
 def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
-    """Return reports as columns, without the reports that break a rule."""
+    """Convert reports to columns, without the reports that have an invalid field."""
     numbers: dict[str, NDArray[Any]] = {}
     for column, values in zip(_PLAIN, _turned(map(_PLAIN_OF, messages), _PLAIN), strict=True):
         kind = np.int64 if column.name == "state" else np.uint64  # enums may be negative
@@ -152,7 +155,7 @@ def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
 
 
 def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
-    """Return received columns without the replicas that break a rule.
+    """Convert a received message to columns, without the replicas that have an invalid field.
 
     Raise RefusedError if a whole column is invalid; the error names the column.
     """
@@ -214,14 +217,14 @@ class ReportableReplica(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the replica certainly contains nothing."""
+        """Return True if the replica is known to contain nothing."""
         ...
 
 
 def report_of(
     known: ReportableReplica, *, contradiction_count: int, load_error: str = ""
 ) -> pb.ReplicaReport:
-    """Return the report of one replica; if it has no tree, the field is unset."""
+    """Return the report of one replica. Its field `tree` is unset if the replica has no tree."""
     return pb.ReplicaReport(
         state=known.state,
         origin_datanode_id=known.origin_datanode_id,
@@ -257,17 +260,17 @@ _WIRE_CODES: Final = {
         [_ALGORITHM_CODES.tolist().index(i) for i in range(len(Algorithm))], np.uint8
     ),
 }
-"""The number of each word on the wire, by its index."""
+"""For each enumeration, an array that maps the position of a member to its number on the wire."""
 
 
 def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Return rows as columns; one empty column for each name if there are no rows."""
+    """Transpose rows into columns. If there are no rows, return an empty column for each name."""
     return list(zip(*rows, strict=True)) or [()] * len(names)
 
 
 class _RowFilter:
-    """Collects the replicas that break a rule, and the first error. `path` returns the path of a
-    replica's field for the error."""
+    """Marks the replicas with invalid fields and keeps the first error. `path` returns the path of
+    a replica's field, for the error."""
 
     def __init__(self, count: int, path: Callable[[int, str], str]) -> None:
         self.is_out = np.zeros(count, np.bool_)
@@ -277,7 +280,8 @@ class _RowFilter:
     def refuse(
         self, is_out: NDArray[np.bool_], field: str, values: NDArray[Any], what: str
     ) -> None:
-        """Exclude the marked replicas. `what` describes the fault of a value."""
+        """Mark the replicas of `is_out` as invalid because of `field`. `what` is the text of the
+        error."""
         if not is_out.any():
             return
         i = int(is_out.argmax())
@@ -288,8 +292,9 @@ class _RowFilter:
 def _checked(
     numbers: dict[str, NDArray[Any]], words: Sequence[str], path: Callable[[int, str], str]
 ) -> Columns:
-    """Return the columns without replicas whose values are out of bounds. States and algorithms
-    become indexes of words. `path` returns the path of a replica's field for an error."""
+    """Return the columns without replicas whose values are out of bounds. Convert states and
+    algorithms from wire numbers to positions. `path` returns the path of a replica's field, for an
+    error."""
     sieve = _RowFilter(len(numbers[ID.name]), path)
     for column in (ID, *COLUMNS):
         values = numbers[column.name]
@@ -314,7 +319,7 @@ def _checked(
 
 
 def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the index of each number's word, `_UNKNOWN` for other numbers. Protobuf's enums are
-    open, so a peer may send any number."""
+    """Return the position of each wire number's enum member; `_UNKNOWN` if there is no such member.
+    Protobuf's enums are open, so a peer may send any number."""
     is_small = (numbers >= 0) & (numbers < len(codes))
     return np.where(is_small, codes[np.where(is_small, numbers, 0)], _UNKNOWN)

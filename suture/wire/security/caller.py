@@ -81,7 +81,7 @@ def _identity(certificate: "Certificate") -> CertificateIdentity:
 
 
 def uris_of(certificate: "Certificate") -> Iterator[str]:
-    """Yield the URIs in a certificate's names."""
+    """Yield the URIs in the certificate's subject alternative names."""
     from cryptography import x509
 
     try:

@@ -50,8 +50,8 @@ class RenewingChannel(grpc.Channel):
         self._is_closed = False
 
     def begin(self, call: object) -> ActiveChannel:
-        """Return the line for `call`. At the end of the call, the caller must remove `call` from
-        `calls` of the line."""
+        """Register `call` with the current line and return the line. When the call ends, the caller
+        must remove `call` from the line's `calls`."""
         while not self._is_closed:
             material = self._certificates.material
             line = self._lines.get(self._material)

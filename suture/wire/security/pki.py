@@ -253,8 +253,8 @@ def _node_of_before(path: Path) -> str:
 
 
 def _purposes(roles: Sequence[Role]) -> x509.ExtendedKeyUsage:
-    """Return the key usages. Only roles that serve get the usage of a server; an operator does
-    not."""
+    """Return the key usages of a certificate. Only roles that run a server get the server usage; an
+    operator does not."""
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if SERVING & set(roles):
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)

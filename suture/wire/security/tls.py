@@ -58,7 +58,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Contents of the files at one time. The key has been checked to belong to the certificate."""
+    """Contents of the files at one time. The key is known to belong to the certificate."""
 
     certificate: bytes
     key: bytes
@@ -132,8 +132,8 @@ def _refused(message: str) -> RefusedError:
 class Certificates:
     """The certificates that a process uses now. Thread-safe.
 
-    Read the files. Raise RefusedError if they are invalid. `inspect` may raise RefusedError
-    for other reasons.
+    The constructor reads the files and raises RefusedError if they are invalid. `inspect` checks
+    the contents, too, and may raise RefusedError for other reasons.
     """
 
     files: TlsFiles
@@ -236,7 +236,7 @@ class Security:
 
 
 class _Configuration:
-    """A server's certificates in a handshake; gRPC calls it before each."""
+    """Callback that returns a server's certificates. gRPC calls it before each handshake."""
 
     def __init__(self, certificates: Certificates) -> None:
         self._certificates = certificates
@@ -247,7 +247,7 @@ class _Configuration:
         return self._of(self._shown)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return a new configuration; None if it is unchanged."""
+        """Return a new configuration if the certificates have changed; None otherwise."""
         material = self._certificates.material
         if material is self._shown:
             return None
@@ -286,8 +286,8 @@ def load_security(
     allow_plaintext: bool = False,
     inspect: Callable[[TlsMaterial], None] = lambda _: None,
 ) -> Security:
-    """Return the security with the given files, or with plaintext if there are none. Raise
-    RefusedError if the files are invalid."""
+    """Return the security of a process: certificates from `files`, or plaintext if `files` is None.
+    Raise RefusedError if the files are invalid."""
     certificates = None if files is None else Certificates(files, inspect=inspect)
     return Security(certificates, allow_plaintext)
 

@@ -427,7 +427,7 @@ def _closed(_request: Any, _context: grpc.ServicerContext) -> Any:
 
 
 def _like(handler: Any, behavior: Callable[..., Any]) -> _Handler:
-    """Return a handler of the same kind with another behavior."""
+    """Return a handler like `handler`, of the same kind, that calls `behavior`."""
     if handler.request_streaming:
         make: Any = grpc.stream_unary_rpc_method_handler
     elif handler.response_streaming:

@@ -120,8 +120,8 @@ class BlockedCalls:
     def first_of(
         self, requests: Iterator[bytes], caller: str, cancel: Callable[[], object]
     ) -> bytes | None:
-        """Wait for a call's request and return it, recording the wait; None if the caller sends
-        none.
+        """Wait for a call's request and return it. Return None if the caller sends none. The wait
+        is recorded as with `begin`.
 
         Raise TooManyBlockedCalls if this caller has too many waiting calls.
         """
@@ -161,8 +161,9 @@ class BlockedCalls:
         return len(doomed)
 
     def _doomed(self, now_s: float, *, is_short: bool) -> list[int]:
-        """Return the tickets of the calls to cancel: all that waited for WAIT_S_MAX, and slow ones
-        if too many wait. Slow calls of the caller with the most are chosen first, oldest first."""
+        """Return the tickets of the calls to cancel: all that have waited for WAIT_S_MAX, and slow
+        calls if too many calls wait. Slow calls of the caller with the most waiting calls come
+        first, oldest first."""
         waits = list(self._waits.items())
         expired = [ticket for ticket, (_, since_s, _) in waits if now_s - since_s >= WAIT_S_MAX]
         if len(waits) < self._share and not is_short:
@@ -291,8 +292,7 @@ class BlockedCallMiddleware:
         return caller
 
     def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Return the unparsed request of a unary call. The call may still have to wait for a
-        slot."""
+        """Return the unparsed request of a unary call; wait for a slot if necessary."""
         try:
             request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
         except TooManyBlockedCalls:
@@ -325,7 +325,8 @@ class BlockedCallMiddleware:
 
     @contextmanager
     def _waiting(self, caller: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Record a wait for the caller during the body, and hold no slot."""
+        """Record that the caller is waited for during the body. The call holds no slot
+        meanwhile."""
         ticket = self._waits.begin(caller, context.cancel)
         self._slots.release()
         try:

@@ -37,9 +37,9 @@ COSTS: Final[Mapping[str, int]] = {
 
 
 class MemoryBudgetMiddleware:
-    """Reserves memory for each call before the request is received, until the caller has taken the
-    answer. It must be outside of `BlockedCallMiddleware`, which turns all handlers into handlers of
-    streams.
+    """Reserves memory for each call, from before its request is received until the caller has taken
+    the answer. It must be outside of `BlockedCallMiddleware`, which turns all handlers into
+    handlers of streams.
 
     Calls that wait for their caller hold memory, too. They are cancelled if other calls need the
     memory.
@@ -111,8 +111,8 @@ class MemoryBudgetMiddleware:
 
 
 class _SecondEnd:
-    """Calls `act` when both ends of a call have been reported: the end of its handler, and the end
-    in gRPC, which keeps the answer until the caller takes it."""
+    """Calls `act` when a call has ended twice: in its handler, and in gRPC, which keeps the answer
+    until the caller takes it."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act

@@ -121,8 +121,8 @@ class Connections(Collector):
         )
 
     def step(self) -> Step:
-        """End idle connections of hosts with more than their share, or if few connections are free.
-        Then update the known hosts."""
+        """End idle connections of hosts that have more than their share. If few connections are
+        free, also end idle connections of other hosts. Then query the addresses of datanodes."""
         if not self.ports:
             return RetryAfter(LOOK_S)
         begun_s = self._monotonic_s()
@@ -151,8 +151,8 @@ class Connections(Collector):
     def _ended_count(
         self, by_host: dict[str, list[_Connection]], share: int, excess: int, now_s: float
     ) -> int:
-        """End the excess connections and return their number. Unknown hosts come first, and among
-        equals the host with the most connections."""
+        """End the excess idle connections and return their number. Unknown hosts come before known
+        ones, and then hosts with more connections before those with fewer."""
         busy = set(self._calls.values())
         ended_count = 0
 
@@ -202,8 +202,8 @@ class Connections(Collector):
         return ended_count
 
     def _open(self, descriptors: Sequence[str]) -> Iterator[_Connection]:
-        """Yield the open connections. Sockets that the last check found are not examined again.
-        Otherwise a check could not keep up with a flood."""
+        """Yield the open connections. A socket that the last check found is not examined again,
+        because a check could otherwise not keep up with a flood of connections."""
         before, self._sockets = self._sockets, {}
         for name in descriptors:
             with suppress(OSError):

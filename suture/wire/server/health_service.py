@@ -19,7 +19,8 @@ class Health:
     """Answers health checks, for each service and for the whole server."""
 
     def __init__(self, services: Sequence[str], is_well: Callable[[], bool] = lambda: True) -> None:
-        """`is_well` returns False if the process is unhealthy although it can answer."""
+        """Set up the services. `is_well` returns False if the process can answer but is
+        unhealthy."""
         self.is_well = is_well
         self._statuses = health.HealthServicer()
         for name in ("", *services):

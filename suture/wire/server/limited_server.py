@@ -41,10 +41,9 @@ class ServerLimits:
 
 
 class ServerParts(TypedDict, total=False):
-    """Facilities that a server shares with its process. `slots` limits how many calls work at the
-    same time. `memory` is the budget of all calls together. `known` returns the addresses of
-    datanodes for which connections are reserved. `is_well` determines the result of the health
-    service."""
+    """Objects that a server shares with its process. `slots` limits how many calls work at the same
+    time. `memory` is the budget of all calls together. `known` returns the addresses of datanodes,
+    for which connections are reserved. `is_well` determines the result of the health service."""
 
     security: Security
     audit: Audit | None
@@ -57,7 +56,7 @@ class ServerParts(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class BoundServer:
-    """A server that is bound but not started. `address` has the bound port."""
+    """A server that is bound to a port but not started. `address` has the actual port."""
 
     server: grpc.Server
     address: str

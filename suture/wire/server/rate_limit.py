@@ -12,7 +12,7 @@ ACCOUNT_COUNT_MAX: Final = 10_000
 
 
 class CallerRateLimiter:
-    """Remaining calls of each caller."""
+    """Limits the calls per second of each caller."""
 
     def __init__(
         self, calls_per_s_max: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -23,7 +23,7 @@ class CallerRateLimiter:
         self._left: dict[str, tuple[float, float]] = {}  # account -> tokens left, and when
 
     def try_acquire(self, account: str) -> bool:
-        """Take one call from the caller's allowance; return False if none is left."""
+        """Take one call from the caller's allowance. Return False if the allowance is used up."""
         now_s = self._monotonic_s()
         left, at_s = self._left.get(account, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._calls_per_s_max)
