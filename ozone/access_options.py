@@ -1,4 +1,5 @@
-"""The options of commands that call a cluster: its SCMs, and who calls."""
+"""Options of commands that call an Ozone cluster: the SCMs' addresses, and the caller's
+identity."""
 
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,8 @@ def site_config(directory: Path | None) -> SiteConfig:
 
 
 def scm_addresses(scm: str, config: SiteConfig) -> tuple[Address, ...]:
-    """Return the SCMs' addresses for clients. Raise typer.BadParameter for an invalid one."""
+    """Return the addresses of the SCMs' client ports. Raise typer.BadParameter if one is
+    invalid."""
     if scm:
         try:
             return parse_addresses(scm)

@@ -190,7 +190,7 @@ def _reported(
 
 
 def _place(volume: OzoneVolume, data_dirs: Sequence[Path]) -> int:
-    """Return a volume's position on the command line."""
+    """Return the position of a volume's directory on the command line."""
     named = [volume.hdds in {path, path / HDDS} for path in data_dirs]
     return named.index(True)
 
@@ -198,7 +198,7 @@ def _place(volume: OzoneVolume, data_dirs: Sequence[Path]) -> int:
 def on_several_volumes(
     volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]],
 ) -> dict[ContainerId, list[str]]:
-    """Return the containers that more than one volume of the datanode has, with the volumes."""
+    """Return the containers that several volumes of the datanode have, each with these volumes."""
     places: dict[ContainerId, list[str]] = {}
     for volume, results in volumes:
         for result in results:
@@ -347,7 +347,7 @@ def print_container(result: ContainerResult) -> None:
 
 
 def finding_row(finding: ScanFinding) -> tuple[object, ...]:
-    """Return a finding's row; fields that do not apply are empty."""
+    """Return a finding as a table row. Fields that do not apply are empty."""
     where = (finding.block_id, finding.offset, finding.length_bytes)
     return (
         *("" if number < 0 else number for number in where),
@@ -361,7 +361,7 @@ def finding_row(finding: ScanFinding) -> tuple[object, ...]:
 def print_volume(
     volume: OzoneVolume, results: Sequence[ContainerResult], *, is_treeless: bool
 ) -> None:
-    """Print the totals of a volume; `is_treeless`: none of its containers has a tree."""
+    """Print the totals of a volume. `is_treeless` is True if none of its containers has a tree."""
     statuses = Counter(result.status for result in results)
     counts = ", ".join(
         f"{count} {status.value}" for status in ScrubStatus if (count := statuses[status])

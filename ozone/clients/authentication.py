@@ -64,7 +64,7 @@ def choose(user: str) -> HadoopIdentity:
 
 
 def not_accepted(address: str, failure: Failure, identity: Identity) -> RefusedError:
-    """Return the error for a server that rejects the caller."""
+    """Return the error for a call that the server rejects because of the caller's identity."""
     hint = identity.hint
     if SECURE in failure.text:
         hint = "the cluster is secure: name its files with --ozone-conf (an agent: ozone.conf)"

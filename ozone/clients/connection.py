@@ -61,7 +61,8 @@ class Connection:
         timeout_s: float,
         hint: str = CLIENT_PORT,
     ) -> None:
-        """`hint` names the expected port, for the error if another service answers."""
+        """Connect and authenticate. `hint` names the expected port, for the error if another
+        service answers."""
         self.address = address
         self._timeout_s = timeout_s
         self._hint = hint
@@ -89,7 +90,8 @@ class Connection:
         self.send(frames.context_frame(client_id, self._identity.user, protocol))
 
     def _authenticated(self, exchange: SaslExchange) -> FrameProtection | None:
-        """Return the protection of the frames that follow; None if they are not protected."""
+        """Authenticate. Return the protection of all later frames; None if they are sent
+        unprotected."""
         reply: bytes | None = exchange.begin()
         for _ in range(EXCHANGE_MAX):
             if reply is None:
@@ -111,7 +113,7 @@ class Connection:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send frames."""
+        """Send frames, protected if the server requires this."""
         self._write(data if self._protection is None else self._protection.wrap(data))
 
     def _write(self, data: bytes) -> None:
@@ -133,9 +135,8 @@ class Connection:
         raise self._connection_error(f"it ended the connection: {failure.name}: {failure.text}")
 
     def _answer(self) -> frames.Answer:
-        """Return the next answer. If frames are protected, only an error that ends the connection
-        may arrive without protection.
-        """
+        """Return the next answer. If the connection is protected, accept an unprotected answer only
+        if it is an error that ends the connection."""
         while True:
             frame = self._parsed(frames.FrameBuffer.pop_frame, self._opened)
             if frame is not None:

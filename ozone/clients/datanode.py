@@ -74,7 +74,8 @@ Options = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class DatanodeAccess:
-    """The way to call datanodes: by default in plaintext, and without tokens.
+    """How to call datanodes: the channel and the tokens. By default, calls use plaintext and no
+    tokens.
 
     `sign` adds a token to a request. It may raise RefusedError or UnavailableError.
     """
@@ -88,7 +89,8 @@ NO_SECURITY: Final = DatanodeAccess()
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """A datanode's facts about its replica. `state` has Ozone's name of the state; "" = none."""
+    """Facts about a replica as its datanode reports them. `state` is Ozone's name of the replica's
+    state; "" if the datanode reports none."""
 
     state: str
     used_bytes: int
@@ -97,9 +99,8 @@ class ContainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A request, the bytes of data sent or returned with it, and the additional time for its
-    answer.
-    """
+    """A request. `data_bytes` is the amount of data sent or returned with it, and `wait_s` is the
+    additional time for its answer."""
 
     request: Any
     data_bytes: int = 0
@@ -118,10 +119,9 @@ class Datanode:
         answer_s: float = ANSWER_S,
         access: DatanodeAccess = NO_SECURITY,
     ) -> None:
-        """For an erasure-coded container, `replica_index` is the datanode's shard, and
-        `datanode_id` must be correct, because the datanode rejects another id. For other containers
-        any id is accepted.
-        """
+        """Create a client. For an erasure-coded container, `replica_index` is the index of the
+        datanode's shard, and `datanode_id` must be correct, because a datanode with another id
+        rejects the requests. For other containers any id is accepted."""
         self.address = address
         self._datanode_id = datanode_id or ANY_DATANODE
         self._replica_index = replica_index
@@ -151,8 +151,8 @@ class Datanode:
     def checksum_info(self, container_id: ContainerId) -> bytes:
         """Return the bytes of the replica's tree, as in a tree file.
 
-        Raise RefusedError, also (MALFORMED_REQUEST) if they exceed one message or if this is Ozone
-        before 2.1, or UnavailableError.
+        Raise RefusedError or UnavailableError. The code is MALFORMED_REQUEST if the tree is too
+        large for one message, or if the datanode runs Ozone before 2.1.
         """
         request = self._request(
             DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO,
@@ -240,7 +240,7 @@ class Datanode:
         return bytes(data)
 
     def key(self, container_id: ContainerId, block_id: BlockId) -> dict[str, int]:
-        """Return the key of a block in requests."""
+        """Return the fields that identify a block in requests."""
         key = {"container_id": container_id, "local_id": block_id}
         if self._replica_index:
             key["replica_index"] = self._replica_index
@@ -347,7 +347,8 @@ class Datanode:
             done += len(batch)
 
     def _wait_for_first(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Wait for the first answer, so that a failed connection is retried."""
+        """Start the conversation and wait for its first answer, so that the caller can retry a
+        failed connection. Yield all answers."""
         answers = self._conversation(questions)
         first = next(answers, None)
 
@@ -407,7 +408,8 @@ class Datanode:
         return UnavailableError(Code.UNAVAILABLE, message)
 
     def _answer(self, question: _Question, data: bytes) -> Any:
-        """Return an answer, or its RefusedError."""
+        """Decode the answer to a request. If the datanode rejected the request, return a
+        RefusedError."""
         with suppress(DamagedData):
             answer = parse(ANSWER, data)
             if answer.command != question.request.command:

@@ -1,9 +1,9 @@
-"""Encodes and decodes Hadoop's RPC: connection header, calls, answers. Pure.
+"""Encodes and decodes Hadoop's RPC: connection header, calls, answers. No I/O.
 
-connection  "hrpc", version 9, service class 0, authentication method; then the context
-frame       be32 length, then messages, each preceded by its length as a varint
-call        RequestHeader, MethodHeader, the request of the protocol
-answer      AnswerHeader, then the answer of the protocol if there was no error
+    connection  "hrpc", version 9, service class 0, authentication method; then the context
+    frame       be32 length, then messages, each preceded by its length as a varint
+    call        RequestHeader, MethodHeader, the request of the protocol
+    answer      AnswerHeader, then the answer of the protocol if there was no error
 """
 
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ MAGIC: Final = b"hrpc"
 IPC_VERSION: Final = 9
 SERVICE_CLASS: Final = 0
 SIMPLE: Final = 0
-"""The authentication SIMPLE: the server trusts the user name of the caller."""
+"""Authentication method SIMPLE: the server trusts the caller's user name without proof."""
 SASL_CALL: Final = -33
-"""The authentication SASL in the connection header, and the call id of its messages."""
+"""Authentication method SASL in the connection header, and also the call id of SASL messages."""
 
 CONTEXT_CALL: Final = -3
 PROTOBUF: Final = 2  # RpcKindProto
@@ -42,7 +42,8 @@ HTTP: Final = b"HTTP"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error answer. `exception` is a Java class, `text` the first line of its message."""
+    """An error answer. `exception` is the name of a Java class; `text` is the first line of its
+    message."""
 
     exception: str
     text: str
@@ -59,7 +60,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A frame from the server. `call_id` is negative if it is about the connection."""
+    """A frame from the server. If `call_id` is negative, the frame concerns the whole
+    connection."""
 
     call_id: int
     body: bytes
@@ -84,7 +86,7 @@ def sasl_frame(message: Any) -> bytes:
 
 
 def parse_sasl(body: bytes) -> Any:
-    """Return the SASL message in an answer. Raise DamagedData if it is invalid."""
+    """Return the SASL message in the body of an answer. Raise DamagedData if it is invalid."""
     try:
         return SASL.FromString(body)
     except DecodeError as error:
@@ -123,7 +125,7 @@ class FrameBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a protocol, for repeated calls: its header does not change."""
+    """A method of a protocol. Its header is encoded once and reused for each call."""
 
     client_id: bytes
     header: bytes
@@ -141,7 +143,7 @@ class Method:
 
 
 def parse_answer(frame: bytes) -> Answer:
-    """Return the contents of a frame without its length. Raise DamagedData if it is invalid."""
+    """Parse a frame that has no length prefix. Raise DamagedData if the frame is invalid."""
     end, at = _length(frame, 0)
     try:
         header = ANSWER_HEADER.FromString(frame[at : at + end])
@@ -192,7 +194,8 @@ def _delimited(message: Any) -> bytes:
 
 
 def _length(frame: bytes, at: int) -> tuple[int, int]:
-    """Return a varint and the offset after it. Raise DamagedData if it is invalid."""
+    """Read a varint that is the length of the data after it. Return the length and the offset of
+    that data. Raise DamagedData if the data exceeds the frame."""
     number, end = read_varint(memoryview(frame), at)
     if end == at or end + number > len(frame):
         raise DamagedData(f"an answer of {len(frame)} bytes breaks off at byte {at}")

@@ -33,9 +33,9 @@ def library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KerberosIdentity:
-    """The caller's identity. Without a keytab, the ticket cache of the user is used.
+    """The caller's identity for Kerberos. Without a keytab, it comes from the user's ticket cache.
 
-    `server_principal` is that of the SCM; `_HOST` in it stands for the name of its host.
+    `server_principal` is the SCM's principal. `_HOST` in it stands for the SCM's host name.
     """
 
     server_principal: str
@@ -81,7 +81,7 @@ class KerberosIdentity:
 
 
 class KerberosContext:
-    """A context of GSSAPI with one server (ozone.clients.sasl.SecurityContext)."""
+    """A GSSAPI context with one server; implements `ozone.clients.sasl.SecurityContext`."""
 
     def __init__(self, credentials: Any, server: str) -> None:
         gssapi = library()
@@ -143,7 +143,7 @@ def principal_on(principal: str, host: str) -> str:
 
 @contextmanager
 def _reported(hint: str = "") -> Iterator[None]:
-    """Convert GSSError of the body to the error for the caller, with this hint."""
+    """Convert a GSSError in the body to a SutureError with this hint."""
     gssapi = library()
     try:
         yield

@@ -8,7 +8,8 @@ from ozone.messages import rpc_pb2, scm_pb2
 
 
 class ScmRequestType(IntEnum):
-    """Commands of the SCM; the name in lower case is the field that carries it."""
+    """Commands of the SCM. The lower-case name of a member is the message field with its
+    request."""
 
     LIST_CONTAINERS = 4
     QUERY_NODES = 6

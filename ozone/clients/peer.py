@@ -1,10 +1,10 @@
 """A datanode of Ozone as a peer of an agent: a source of blocks and chunks, and a target of shards.
 
-The client fetches the complete tree and answers the calls of a reconcile from it. Ozone's scanner
-omits data that it does not read, so a block that is missing in a peer's tree may exist. Every chunk
-is verified against the datanode's row. Computed cells are verified against Ozone's stripe
-checksums, as against Suture's. A new shard is created RECOVERING, filled with rows in the form of
-Ozone's clients, and closed.
+The client fetches the peer's complete tree, and answers the calls of a reconcile from it. Ozone's
+scanner omits data that it does not read. Therefore a block that is missing in a peer's tree may
+exist. The client verifies every chunk against the datanode's row, and computed cells against
+Ozone's stripe checksums. It creates a new shard as RECOVERING, fills it with rows in the form of
+Ozone's clients, and closes it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,11 +38,11 @@ CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before i
 
 
 class OzonePeer:
-    """A datanode with one replica. Thread-safe after its tree was fetched (`summary`)."""
+    """A datanode with one replica. Thread-safe once `summary` has fetched the tree."""
 
     def __init__(self, datanode: Datanode, index: int = 0) -> None:
-        """`datanode` must have been created for the same replica index; 0 = a replicated
-        container."""
+        """Use `datanode`, which must have been created for the same replica index. Index 0 means a
+        replicated container."""
         self.address = datanode.address
         self._datanode = datanode
         self._index = index
@@ -59,8 +59,8 @@ class OzonePeer:
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, U64s]:
-        """Return the summary, and the checksum of each range; `starts` are the starts of the
-        ranges."""
+        """Return the summary of the tree, and the checksum of each range that begins at one of
+        `starts`."""
         tree = self.tree(container_id, meter)
         return tree.summary(), range_checksums(tree, starts)
 
@@ -83,7 +83,7 @@ class OzonePeer:
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, Tree]:
-        """Return the summary, and the tree of the named blocks."""
+        """Return the summary of the tree, and the part of the tree with the blocks `block_ids`."""
         tree = self.tree(container_id, meter)
         return tree.summary(), tree.select(block_ids)
 
@@ -106,8 +106,8 @@ class OzonePeer:
     # blocks and bytes
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the facts of the shard. Ozone does not report the shard's index; it rejects
-        requests for blocks of another shard.
+        """Return the facts of the shard. Ozone does not report the index of a shard, so the report
+        has the expected index; the datanode rejects requests for blocks of another shard.
 
         Raise RefusedError for a replicated container, because Suture cannot use the commit ids of
         Ozone's replicas.
@@ -129,7 +129,7 @@ class OzonePeer:
         )
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, by id; Ozone lists them in text order.
+        """Yield the metadata of all blocks, ascending by id. (Ozone lists them in text order.)
 
         Rows are fetched page by page, because a stream would time out while the caller computes.
         """
@@ -235,7 +235,7 @@ class OzonePeer:
         self._datanode.execute(DatanodeCommand.PUT_BLOCK, container_id, put_block={"block": row})
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard. Shards have no commit id, because no Ratis ordered their commits."""
+        """Close a shard. It gets no commit id, because its commits were not ordered by Ratis."""
         del bcsid
         self._datanode.execute(
             DatanodeCommand.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
@@ -251,9 +251,8 @@ class OzonePeer:
 
 
 def _recorded(block: BlockData) -> BlockData:
-    """Return a block with stripe checksums in Suture's form, if all of Ozone's exist. Ozone stores
-    the checksums of a stripe's cells; Suture stores their fold.
-    """
+    """Return a block with stripe checksums in Suture's form if Ozone's are complete. Ozone stores
+    the window checksums of all cells of a stripe; Suture stores the CRC of these checksums."""
     stripes = stripes_of(dict(block.metadata))
     if any(chunk.offset not in stripes for chunk in block.chunks):
         return block

@@ -1,12 +1,13 @@
-"""SASL with Kerberos (GSSAPI, RFC 4752) on Hadoop's RPC: the exchange, and protected frames. Pure.
+"""SASL with Kerberos (GSSAPI, RFC 4752) in Hadoop's RPC: the exchange, and protected frames. No
+I/O.
 
-client  NEGOTIATE                   server  NEGOTIATE with the methods that it offers
-        INITIATE, token                     CHALLENGE, token
-        RESPONSE                            CHALLENGE with the protection levels that it offers
-        RESPONSE with the choice            SUCCESS
+    client  NEGOTIATE                   server  NEGOTIATE with the methods that it offers
+            INITIATE, token                     CHALLENGE, token
+            RESPONSE                            CHALLENGE with the protection levels that it offers
+            RESPONSE with the choice            SUCCESS
 
-After that, each message of the levels integrity and privacy is a WRAP with a part of the stream of
-frames: a part of a frame, or several frames (SaslRpcClient of Hadoop).
+At the levels integrity and privacy, frames are then sent inside WRAP messages. A WRAP message
+contains a part of a frame, or several frames (SaslRpcClient of Hadoop).
 """
 
 from collections.abc import Callable
@@ -30,8 +31,8 @@ RECEIVED_BYTES_MAX: Final = 64 * 1024  # as Hadoop's clients say; its servers se
 
 
 class ProtectionLevel(IntEnum):
-    """The levels of `hadoop.rpc.protection`, with the bits of the exchange. A higher level includes
-    the lower ones."""
+    """The protection levels of `hadoop.rpc.protection`, with their bits in the exchange. A higher
+    level includes the lower ones."""
 
     AUTHENTICATION = 1
     INTEGRITY = 2
@@ -65,14 +66,16 @@ class SecurityContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameProtection:
-    """Wraps and unwraps the frames of a connection. `part_bytes_max` is of data in one token."""
+    """Wraps and unwraps the frames of a connection. `part_bytes_max` limits the data in one
+    token."""
 
     context: SecurityContext
     is_private: bool
     part_bytes_max: int
 
     def wrap(self, data: bytes) -> bytes:
-        """Return the frames that contain `data`, which the server limits in size."""
+        """Return the frames that contain `data`, split because the server limits the size of a
+        frame."""
         parts = [
             self.context.wrap(data[at : at + self.part_bytes_max], is_private=self.is_private)
             for at in range(0, len(data), self.part_bytes_max)
@@ -92,7 +95,8 @@ class SaslExchange:
     def __init__(
         self, open_context: Callable[[], SecurityContext], server: str, level_min: ProtectionLevel
     ) -> None:
-        """`server` is the principal that the server must have, without its realm."""
+        """Prepare an exchange. `server` is the principal that the server must have, without its
+        realm."""
         self._open_context = open_context
         self._server = server
         self._level_min = level_min

@@ -2,7 +2,7 @@
 
 One of several SCMs is the leader. If another SCM rejects a call, the client tries the next SCM. It
 reopens a broken connection and repeats unanswered requests, until no answer has arrived for
-`patience_s`. It repeats only reads; it sends a command (`order_each`) once.
+`patience_s`. Only reads are repeated. A command is sent once (`order_each`).
 """
 
 import os
@@ -42,17 +42,17 @@ class ScmClientOptions:
     """Timeouts and limits of requests to the SCM."""
 
     timeout_s: float = 60.0
-    """Deadline of one answer; long enough for a garbage collection of the SCM."""
+    """Seconds to wait for one answer; long enough for a garbage collection of the SCM."""
     patience_s: float = 120.0
-    """Maximum time without any answer, over all retries."""
+    """Maximum time in seconds without any answer, over all retries."""
     pause_s: float = 1.0
-    """Pause after all SCMs were tried without success."""
+    """Pause in seconds after all SCMs were tried without success."""
     window: int = WINDOW
 
 
 @dataclass(slots=True)
 class CallStats:
-    """Request counts, to report the cost."""
+    """Numbers of requests, connections and received bytes, to report the cost of a command."""
 
     requests: int = 0
     connections: int = 0
@@ -101,7 +101,7 @@ class OzoneScmClient:
 
     @property
     def leader(self) -> Address:
-        """The SCM that was called last."""
+        """The address of the SCM that was called last."""
         return self.addresses[self._place]
 
     def call_each(
@@ -137,10 +137,11 @@ class OzoneScmClient:
     def order_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Send one command after the other; yield the outcomes.
+        """Send one command after the other; yield each item with its outcome.
 
-        The outcome of an unanswered command is a Failure, because its effect is unknown. If the SCM
-        is not the leader, it has not executed the command, and the next SCM is tried.
+        If a command gets no answer, its outcome is a Failure, because its effect is unknown. An SCM
+        that is not the leader has not executed the command; the command is then sent to the next
+        SCM.
         """
         for item in items:
             deadline_s = self.now_s() + self.manners.patience_s
@@ -191,7 +192,8 @@ class OzoneScmClient:
             connection.send(b"".join(frames))
 
     def _decode_response(self, answer: Answer) -> Any:
-        """Return the response or the Failure. Raise _RetryElsewhere or RefusedError."""
+        """Decode a response. Return a Failure if the SCM rejected the request. Raise
+        _RetryElsewhere if the request should be repeated, or RefusedError."""
         failure = answer.failure
         if failure is None:
             self.counts.answered_bytes += len(answer.body)
@@ -238,9 +240,8 @@ class OzoneScmClient:
             self._connection = None
 
     def _next(self, said: str, deadline_s: float) -> None:
-        """Switch to the next SCM; pause after each SCM was tried once. Raise UnavailableError after
-        the deadline.
-        """
+        """Switch to the next SCM, and pause each time all SCMs have been tried. Raise
+        UnavailableError after the deadline."""
         self._drop()
         self._said[self.leader] = said.removeprefix(f"{self.leader}: ")
         if self.now_s() >= deadline_s:
@@ -256,7 +257,7 @@ class OzoneScmClient:
 
 
 def request(kind: ScmRequestType, **fields: Any) -> Any:
-    """Return a request with its one part filled in."""
+    """Return a request message of this kind with the given fields."""
     built = REQUEST(kind=int(kind), version=CLIENT_VERSION)
     part = getattr(built, kind.name.lower())
     part.SetInParent()

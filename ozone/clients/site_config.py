@@ -26,7 +26,8 @@ TRUE: Final = "true"
 
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
-    """The properties of a cluster, before substitution. `directory` is None if nothing was read."""
+    """The properties of a cluster, before substitution of `${name}`. `directory` is None if no file
+    was read."""
 
     properties: Mapping[str, str]
     directory: Path | None = None
@@ -68,7 +69,8 @@ class SiteConfig:
 
     @property
     def level_min(self) -> ProtectionLevel:
-        """The lowest level of `hadoop.rpc.protection`. Raise RefusedError if it names none."""
+        """The lowest protection level that `hadoop.rpc.protection` allows. Raise RefusedError if
+        the property names an unknown level."""
         named = self.get("hadoop.rpc.protection", "authentication").upper().split(",")
         try:
             return min(ProtectionLevel[word.strip()] for word in named)
@@ -80,9 +82,8 @@ class SiteConfig:
             ) from error
 
     def scm_addresses(self, service: tuple[str, int]) -> tuple[Address, ...]:
-        """Return the addresses of a service of all SCMs. `service` is the name in the properties,
-        and the default port. Raise RefusedError if the files do not name the SCMs.
-        """
+        """Return the address of a service on each SCM. `service` is the service's name in the
+        properties and its default port. Raise RefusedError if the files do not name the SCMs."""
         if service_id := self.get("ozone.scm.service.ids"):
             default_id = self.get("ozone.scm.default.service.id", service_id)
             nodes = self.get(f"ozone.scm.nodes.{default_id}").split(",")
@@ -106,7 +107,8 @@ class SiteConfig:
         return tuple(found)
 
     def _port(self, service: tuple[str, int], suffix: str) -> int:
-        """Return the port of a service, which its address or its own property may have."""
+        """Return the port of a service: from its address property, its port property, or the
+        default."""
         name, default = service
         _, _, own = self.get(f"ozone.scm.{name}.address{suffix}").rpartition(":")
         text = own or self.get(f"ozone.scm.{name}.port{suffix}") or str(default)
@@ -121,9 +123,8 @@ NO_CONFIG: Final = SiteConfig({})
 
 
 def read_site_config(directory: Path) -> SiteConfig:
-    """Return the properties in the files of a directory. Raise RefusedError if it has none of
-    them, or a file is invalid.
-    """
+    """Return the properties in a directory's XML files. Raise RefusedError if the directory has no
+    such file, or if a file is invalid."""
     properties: dict[str, str] = {}
     final: set[str] = set()
     paths = [path for name in FILES if (path := directory / name).is_file()]

@@ -39,8 +39,8 @@ class ExportOptions:
 
 @dataclass(slots=True)
 class SkippedContainers:
-    """Containers that are not in the snapshot, because this release does not know one of their
-    values."""
+    """Containers that were left out of the snapshot because the SCM reports a value for them that
+    this release does not know."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[int]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class ExportResult:
 
     @property
     def containers_ms(self) -> float:
-        """Milliseconds for 1,000 containers."""
+        """Milliseconds that the export took per 1,000 containers."""
         return self.elapsed_s * 1e6 / max(self.rows["containers"], 1)
 
     def facts(self) -> dict[str, Any]:
@@ -103,9 +103,10 @@ class ExportResult:
 
 
 def export(wish: ExportOptions, progress: Callable[[int, int], None]) -> ExportResult:
-    """Write the snapshot; call `progress` after each page with the number of containers.
+    """Write the snapshot. After each page, call `progress` with the number of its containers and
+    the number of containers in the cluster.
 
-    Raise RefusedError or UnavailableError after removing the incomplete snapshot.
+    On failure, remove the incomplete snapshot and raise RefusedError or UnavailableError.
     """
     begun_s = time.monotonic()
     cluster = OzoneClusterView(wish.client, wish.page_containers)

@@ -18,7 +18,7 @@ BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Containers with their replicas, ordered by id."""
+    """Containers with their replicas, ascending by container id."""
 
     containers: tuple[tuple[Any, tuple[Any, ...]], ...]
     gone_count: int
@@ -44,11 +44,12 @@ class OzoneClusterView:
         return str(self.client.call(ScmRequestType.GET_SCM).get_scm.cluster_id)
 
     def is_in_safe_mode(self) -> bool:
-        """Return True if the SCM still waits for datanodes' reports."""
+        """Return True if the SCM is in safe mode, in which it waits for the datanodes' reports."""
         return bool(self.client.call(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
 
     def list_nodes(self) -> None:
-        """Read the current nodes, and keep the nodes of earlier calls."""
+        """Read the current nodes. Nodes from earlier calls that the SCM no longer lists are
+        kept."""
         answer = self.client.call(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node

@@ -23,7 +23,8 @@ from suture.wire.mapping.plan_file import FinishedRun, read_plan, unreadable
 
 MINUTE_S: Final = 60.0
 EXPLAINED: Final = "EXPLAINED"
-"""Checksum class of replicas whose reported roots differ although their data is equal."""
+"""Checksum class of containers whose replicas report different roots although their data is
+equal."""
 
 EXPIRED_SINCE: Final = "it expired while others were ordered: verify a fresh snapshot"
 
@@ -73,13 +74,13 @@ class ReconcileReport:
 
     @property
     def is_begun(self) -> bool:
-        """True if anything was sent."""
+        """True if any row was sent to the SCM."""
         sent = {RowOutcome.ORDERED, RowOutcome.REFUSED, RowOutcome.NOT_KNOWN}
         return not sent.isdisjoint(self.counts())
 
     def sent(self) -> dict[str, str]:
-        """Return the containers whose reconcile was ordered or may have been ordered, for an
-        error."""
+        """Return the container ids whose reconcile was ordered (`ordered`) or may have been ordered
+        (`not_known`), as facts for an error."""
         return {
             outcome.value.lower(): ",".join(
                 str(key) for key, (own, _) in self.outcomes.items() if own is outcome
@@ -202,9 +203,8 @@ def _paced(
     wish: ReconcileOptions,
     leave_out: Callable[[ReconcileRow], None],
 ) -> Iterator[int]:
-    """Yield containers at most at the given rate per minute. Skip rows that expire, without
-    waiting.
-    """
+    """Yield container ids, at most `per_minute` of them per minute. Pass rows that have expired to
+    `leave_out`, without waiting."""
     pause_s = 0.0
     for row in wanted:
         if pause_s and not _is_expired(row, wish.now_ms()):

@@ -1,7 +1,7 @@
 """Reads the scrub results of all hosts for the replicas of a snapshot.
 
-Each host's `suture ozone scrub --json` is one document. Some forty bytes are kept per replica, in
-columns, because a cluster has tens of millions.
+Each host's `suture ozone scrub --json` prints one document. The results are kept in columns, with
+about 40 bytes per replica, because a cluster has tens of millions of replicas.
 """
 
 import json
@@ -38,7 +38,8 @@ _SETTLED: Final = {
         Agreement.DAMAGE.value,
     ),
 }
-"""The results of the tree comparison for which the settled root is known, by the scrub's status."""
+"""For each status of a scrub, the results of the tree comparison for which the settled root is
+known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,15 @@ class ScrubbedReplica:
 
 @dataclass(frozen=True, slots=True)
 class ScrubFindings:
-    """Scrubbed replicas, ascending by container, datanode, time."""
+    """The scrub results of replicas, sorted by container, datanode and time."""
 
     rows: NDArray[Any]
     names: tuple[str, ...]
-    """Ids of datanodes and volumes, which the columns refer to by index."""
+    """Ids of datanodes and volumes. `rows` contains indexes into this tuple."""
 
     def between(self, first_id: int, last_id: int) -> dict[tuple[int, str], ScrubbedReplica]:
-        """Return the results for the replicas of these containers, by container and datanode."""
+        """Return the newest result of each replica of the containers `first_id` to `last_id`, by
+        (container id, datanode id)."""
         found = {}
         containers = self.rows["container"]
         begin = np.searchsorted(containers, first_id)

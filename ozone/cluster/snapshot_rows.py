@@ -1,7 +1,7 @@
-"""Converts the reports of Ozone's SCM to rows of a snapshot. Pure.
+"""Converts the reports of Ozone's SCM to rows of a snapshot. No I/O.
 
-The SCM does not report tombstones and pending deletes. These facts are unknown in the rows, or have
-the value with which the judge plans the fewest actions. Volumes, scan times and findings come from
+The SCM does not report tombstones and pending deletes. In the rows these facts are unknown, or have
+the value for which the judge plans the fewest actions. Volumes, scan times and findings come from
 scrubs.
 """
 
@@ -51,11 +51,11 @@ class ExportContext:
 
     as_of_ms: int
     has_reported: bool
-    """The SCM has left safe mode, so the datanodes have reported their replicas."""
+    """True if the SCM has left safe mode, so that the datanodes have reported their replicas."""
 
 
 def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
-    """Return True if a container is open but not on an open pipeline."""
+    """Return True if a container is open but its pipeline is not."""
     return STATES.get(info.state) == "OPEN" and pipeline_id(info.pipeline_id) not in open_pipelines
 
 
@@ -130,8 +130,8 @@ def replica_row(
 def root_of(replica: Any) -> int | None:
     """Return the root that a datanode reported; None if the replica has no tree.
 
-    Ozone reports 0 for a replica without a tree. Therefore 0 means no tree if the replica has
-    blocks.
+    Ozone reports 0 for a replica without a tree, but 0 is also the root of an empty tree. Therefore
+    0 means that there is no tree only if the replica has blocks.
     """
     root: int = replica.checksum
     if not 0 <= root < ROOT_END:
@@ -176,7 +176,7 @@ def removed_node_row(datanode: Any) -> Row:
 
 
 def _place(datanode: Any) -> dict[str, Any]:
-    """Return a node's location. An SCM does not report its queue lengths."""
+    """Return a node's address and rack. Queue lengths, which the SCM does not report, are 0."""
     return {
         "datanode_id": datanode_id(datanode),
         "address": datanode.host_name or datanode.ip_address,

@@ -1,4 +1,4 @@
-"""Commands about replicas: facts and trees; and the command Echo."""
+"""Commands about replicas: their facts, their trees, and the test command Echo."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -42,7 +42,7 @@ class ContainerCommands:
         }
 
     def _echo(self, asked: CommandRequest) -> Body:
-        """Return as many bytes as requested, without sleeping."""
+        """Return as many bytes as requested. Raise RefusedError if the request contains a sleep."""
         count = asked.body.answer_bytes
         if not 0 <= count <= ECHO_BYTES_MAX:
             raise RefusedError(
@@ -74,7 +74,7 @@ class ContainerCommands:
 
 
 def _container_data(facts: ReplicaFacts) -> Body:
-    """Return a replica's facts as Ozone does, without its location."""
+    """Return a replica's facts in Ozone's form, without its path on disk."""
     return {
         "container_id": facts.container_id,
         "used_bytes": facts.used_bytes,

@@ -21,7 +21,8 @@ class StreamAborted(Exception):
 
 
 class StatusTranslator:
-    """Ends a call with the status of its error; a context manager needs no broad `except`."""
+    """Converts an error of the body to a gRPC status and ends the call with it. As a context
+    manager, it needs no `except Exception`."""
 
     def __init__(self, context: grpc.ServicerContext, method: str) -> None:
         self._context = context

@@ -1,7 +1,8 @@
-"""The server for Ozone's datanodes and clients: one address, on the agent's own store.
+"""The gRPC server for Ozone's datanodes and clients. It has one address, and serves the agent's
+store.
 
-It has the limits of the agent's own server on connections, calls and waits. In a secure cluster
-there are two: one for requests with tokens, and one for containers between datanodes.
+It has the same limits on connections, calls and waits as the agent's own server. A secure cluster
+needs two of these servers: one for requests with tokens, and one for containers between datanodes.
 """
 
 from collections.abc import Mapping
@@ -61,7 +62,7 @@ def bound_server(
 
 
 def built_service(inside: HostServices, verify: VerifyToken) -> XceiverService:
-    """Return the service on a host's store."""
+    """Return the service that gives Ozone's clients access to a host's store."""
     return XceiverService(
         [
             ContainerCommands(inside.store),

@@ -20,7 +20,7 @@ BODIES: Final = {
     for command in DatanodeCommand
     if (name := command.name.lower()) in REQUEST.DESCRIPTOR.fields_by_name
 }
-"""The request field of each command that an agent supports."""
+"""For each command that an agent supports, the name of its request field."""
 
 
 def parse_request(data: bytes) -> Any:

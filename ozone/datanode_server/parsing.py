@@ -1,7 +1,7 @@
 """Validates the parameters of Ozone's clients: ids, ranges of bytes, blocks with chunks.
 
-Every input is converted to a value that satisfies the rules of `merkle.replica`, or rejected with
-the name of the invalid field.
+Every input is converted to a value that satisfies the rules of `merkle.replica`. An invalid input
+is rejected with the name of the invalid field.
 """
 
 from typing import Any, Final
@@ -95,8 +95,8 @@ def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockDa
 
 
 def _check_notes(message: Any, where: str) -> None:
-    """Raise RefusedError if a note is not text, if there are more notes than a block may have, or
-    if the block has an incremental chunk list."""
+    """Raise RefusedError if a metadata entry of the block is not text, if there are more entries
+    than a block may have, or if the block has an incremental chunk list."""
     codec.check_pair_count(len(message.metadata), f"{where}.metadata")
     notes = []
     for at, pair in enumerate(message.metadata):

@@ -1,11 +1,12 @@
 """Commands that read blocks: rows in Ozone's form, and bytes as they are on disk.
 
     GetBlock, ListBlock          rows, in Ozone's form
-    GetCommittedBlockLength      where a block ends
+    GetCommittedBlockLength      the committed length of a block
     ReadChunk                    any range of committed bytes, in one answer
     ReadBlock                    a range as a stream, with the checksums that were written with it
 
-As in Ozone, the server does not verify the data; the reader does. The commands take no lease.
+As in Ozone, the reader verifies the data, not the server. The commands do not take the container's
+lease.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +50,8 @@ class ReadCommands:
     def __init__(
         self, store: ReplicaStore, *, on_read: Callable[[float], None] = lambda _: None
     ) -> None:
-        """`on_read` is called with the duration of each read of chunk data, in seconds."""
+        """Serve reads from `store`. `on_read` receives the duration of each read of chunk data, in
+        seconds."""
         self._store = store
         self._on_read = on_read
         self.commands: Mapping[DatanodeCommand, Answering] = {
@@ -69,9 +71,9 @@ class ReadCommands:
         return {"get_block": {"block": row}}
 
     def _blocks(self, asked: CommandRequest) -> Body:
-        """Return the requested number of blocks by ascending id, or an error if any of them is
-        damaged. A caller that lists all blocks would treat a missing block as deleted.
-        """
+        """Return the requested number of blocks, ascending by id. If one of them is damaged, return
+        an error instead, because a caller that lists all blocks would treat a missing block as
+        deleted."""
         wish = asked.body
         if not wish.HasField("count"):
             raise codec.malformed("count", "is not there")
@@ -96,8 +98,8 @@ class ReadCommands:
         return {"get_committed_block_length": answer}
 
     def _readable(self, asked: CommandRequest, named: Any) -> BlockLocation:
-        """Return the block. Raise RefusedError if the caller knows a later commit or requests
-        another shard."""
+        """Return the location of a block. Raise RefusedError if the request names a later commit
+        than the local one, or another shard."""
         block_id = parse_block_key(named, asked)
         facts = self._store.replica(asked.container_id)
         if facts.replica_index and named.replica_index not in {0, facts.replica_index}:
@@ -136,7 +138,7 @@ class ReadCommands:
         return {"read_chunk": {**answer, "buffers": {"buffers": buffers}}}
 
     def _stream(self, asked: CommandRequest) -> Iterator[Body]:
-        """Send a range, extended to whole windows."""
+        """Yield the messages of a range of a block, extended to whole windows."""
         wish = asked.body
         found = self._readable(asked, wish.block_id)
         begin, end = _range_of(found.block, wish)
@@ -174,9 +176,8 @@ def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
 
 
 def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield (offset, length) of each message of one chunk. Messages have whole windows and cover
-    the bytes from `begin` to before `end`.
-    """
+    """Yield the offset and length of each message for one chunk. Messages have whole windows;
+    together they cover the bytes from `begin` to before `end`."""
     window_bytes = _window_bytes(chunk)
     first = max(begin - chunk.offset, 0) // window_bytes * window_bytes
     last = -(-(min(end, chunk.end) - chunk.offset) // window_bytes) * window_bytes
@@ -187,14 +188,15 @@ def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterat
 
 
 def _window_bytes(chunk: ChunkInfo) -> int:
-    """Return the size of a window, the smallest part that can be verified; 1 without checksums."""
+    """Return the size of a window in bytes, the smallest part that can be verified. Return 1 if the
+    chunk has no checksums."""
     if chunk.checksum_type is ChecksumType.NONE:
         return 1
     return chunk.bytes_per_checksum
 
 
 def _sums(chunk: ChunkInfo, offset: int, length_bytes: int) -> Body:
-    """Return the checksums of whole windows of a chunk, as Ozone sends them."""
+    """Return the checksums of a range of whole windows, in Ozone's form."""
     about: Body = {"type": chunk.checksum_type, "bytes_per_checksum": chunk.bytes_per_checksum}
     if chunk.checksum_type is ChecksumType.NONE:
         return about
@@ -206,7 +208,7 @@ def _sums(chunk: ChunkInfo, offset: int, length_bytes: int) -> Body:
 
 
 def _check_message(what: str, size_bytes: int) -> None:
-    """Raise RefusedError for more than a message of Ozone can hold."""
+    """Raise RefusedError if an answer of this size exceeds the limit of Ozone's messages."""
     if size_bytes > MESSAGE_BYTES_MAX - FRAME_BYTES_MAX:
         raise RefusedError(
             Code.INELIGIBLE,

@@ -1,4 +1,4 @@
-"""Maps Suture's errors to Ozone's result codes. Pure."""
+"""Maps Suture's errors to Ozone's result codes. No I/O."""
 
 from typing import Final
 

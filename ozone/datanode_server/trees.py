@@ -52,7 +52,8 @@ def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
 
 
 def _viewed(tree: Tree) -> OzoneView:
-    """Return the view of a CRC-32C tree, without tombstones made under another algorithm."""
+    """Return the view of a CRC-32C tree. Tombstones that were created under another algorithm are
+    left out; the root is then unknown."""
     beyond = tree.deleted & (tree.block_checksums > np.uint64(CHECKSUM_MAX))
     if not beyond.any():
         return OzoneView(tree, tree.root)
@@ -60,7 +61,7 @@ def _viewed(tree: Tree) -> OzoneView:
 
 
 def _folded(store: ReplicaStore, container_id: ContainerId, tree: Tree) -> Tree:
-    """Return the live blocks of a tree, converted to CRC-32C."""
+    """Return the live blocks of an xxh3_64 tree as a CRC-32C tree."""
     rows = [row for row in store.view(container_id).block_rows() if is_intact(*row)]
     live = tree.select(tree.block_ids[~tree.deleted])
     written = build_from_rows(rows, {}, algorithm=tree.algorithm)

@@ -53,7 +53,7 @@ class WriteCommands:
     # making and filling
 
     def _create(self, asked: CommandRequest) -> Body:
-        """Create a shard, empty and open, or RECOVERING for a reconstruction."""
+        """Create an open, empty shard, or a RECOVERING one for a reconstruction."""
         container_id = codec.parse_container_id(asked.container_id, "containerID")
         index = codec.parse_replica_index(asked.body.replica_index, "replicaIndex")
         state = asked.body.state or OPEN
@@ -89,7 +89,7 @@ class WriteCommands:
         return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
 
     def _put(self, asked: CommandRequest) -> Body:
-        """Commit a block whose chunks are all written, or one without chunks."""
+        """Commit a block. All its chunks must have been written; a block may have no chunks."""
         message = asked.body.block
         block = self._commit(asked, message, "blockData")
         with self._hold(asked):
@@ -103,9 +103,8 @@ class WriteCommands:
         return replace(parse_commit(message, asked.container_id, where), bcsid=NO_SEQUENCE)
 
     def _begin(self, asked: CommandRequest, index: int) -> None:
-        """Create the container that a first write names; raise RefusedError for an invalid first
-        write.
-        """
+        """Create the container if this write is its first one. Raise RefusedError if the write
+        names a replicated container or another replica index."""
         try:
             here = self.store.replica(asked.container_id).replica_index
         except RefusedError as error:
@@ -160,7 +159,8 @@ class WriteCommands:
     # around all of them
 
     def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
-        """Hold the container's lease. Wait for it no longer than the caller's deadline."""
+        """Hold the container's lease during the body. Wait for the lease until the caller's
+        deadline."""
         timeout_s = self.lease_timeout_s
         if asked.remaining_s is not None:
             timeout_s = min(timeout_s, asked.remaining_s)
@@ -194,7 +194,7 @@ class WriteCommands:
 
 
 def _committed(block_id: Any, length_bytes: int) -> Body:
-    """Return the block's new committed length in Ozone's form."""
+    """Return the fields of an answer with the block's new committed length."""
     block_id.bcsid = NO_SEQUENCE
     return {"committed": {"block_id": block_id, "length": length_bytes}}
 

@@ -56,8 +56,8 @@ Body = dict[str, Any]
 class CommandRequest:
     """A valid request and its caller.
 
-    `remaining_s`: time until the deadline, if known. `place`: address and port of the caller, in
-    gRPC's form. `who`: the caller's name in its token.
+    `remaining_s` is the time until the deadline; None if unknown. `place` is the caller's address
+    and port in gRPC's form. `who` is the caller's name in its token.
     """
 
     request: Any
@@ -70,8 +70,8 @@ class CommandRequest:
 
 
 VerifyToken = Callable[[DatanodeCommand, Any, Any], str]
-"""Checks the token of a command: its request, and the part of the request for the command. Returns
-the caller's name for the audit log."""
+"""Function that checks the token of a request. Its arguments are the command, the request, and the
+part of the request for this command. It returns the caller's name for the audit log."""
 
 
 def accept_any(_command: DatanodeCommand, _request: Any, _body: Any) -> str:
@@ -87,7 +87,7 @@ class CommandGroup(Protocol):
 
     @property
     def commands(self) -> Mapping[DatanodeCommand, Answering]:
-        """Handlers by command, each with one answer or several."""
+        """Handlers by command. A handler returns one answer or yields several."""
         ...
 
 
@@ -105,9 +105,8 @@ class XceiverService:
         calls_per_s_max: int = 0,
         verify: VerifyToken,
     ) -> None:
-        """`calls_per_s_max`: requests per caller; 0 = no limit. `verify` raises RefusedError if a
-        request has no valid token.
-        """
+        """Serve the commands of `groups`. `calls_per_s_max` limits the requests of each caller; 0 =
+        no limit. `verify` raises RefusedError if a request has no valid token."""
         self._commands: dict[DatanodeCommand, Answering] = {}
         for group in groups:
             assert not self._commands.keys() & group.commands.keys()
@@ -158,8 +157,8 @@ class XceiverService:
             yield from found
 
     def _carried_out(self, request: Any) -> tuple[Answering, str]:
-        """Return the handler of a request, and its body. Raise RefusedError for an invalid
-        request."""
+        """Return the handler of a request, and the name of the field with its parameters. Raise
+        RefusedError for an invalid request."""
         command = COMMANDS.get(request.command)
         if command is None:
             raise RefusedError(Code.INELIGIBLE, f"command {request.command} is unknown here")
@@ -200,7 +199,8 @@ class XceiverService:
 
 
 def _index_of(asked: CommandRequest) -> int:
-    """Return the replica index in a request for a container that this datanode does not have."""
+    """Return the replica index in a write request to a container that this datanode does not have;
+    0 for other requests."""
     match asked.request.command:
         case DatanodeCommand.WRITE_CHUNK:
             index: int = asked.body.block_id.replica_index
@@ -212,7 +212,7 @@ def _index_of(asked: CommandRequest) -> int:
 
 
 def _answer(request: Any, result: int, body: Body) -> bytes:
-    """Return the bytes of an answer. The caller's fields that identify the call are echoed."""
+    """Encode an answer. It repeats the fields of the request that identify the call."""
     answer = ANSWER(command=request.command, result=result, **body)
     for name in ("trace_id", "client_id", "call_id"):
         if request.HasField(name):
@@ -222,7 +222,8 @@ def _answer(request: Any, result: int, body: Body) -> bytes:
 
 
 class _Answer:
-    """Records the error of one request; a context manager needs no broad `except`."""
+    """Converts the error of one request to its result code and message. As a context manager, it
+    needs no `except Exception`."""
 
     def __init__(self, request: Any) -> None:
         self._request = request
