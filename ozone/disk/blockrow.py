@@ -1,10 +1,10 @@
-"""Decodes one block from Ozone's rows into `merkle.replica.BlockData`.
+"""Decodes one block from Ozone's rows into `merkle.replica.BlockData`. No I/O.
 
-    block_data        ── the chunks of a block; with the key `incremental`, without its last one
-    last_chunk_info   ── that last chunk: of a file that was synced and never closed
+    block_data        the chunks of a block; with the metadata key `incremental`, all but the last
+    last_chunk_info   that last chunk, if the client synced the file and never closed it
 
-Ozone's clients read both tables as one block, and so does this module; Ozone's scanner reads only
-the first. Pure: bytes in, values out.
+Ozone's clients read both tables as one block, and so does this module. Ozone's scanner reads only
+the first table.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,8 @@ ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 byt
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block, and the number of its chunks that are only in `last_chunk_info` (0 or 1)."""
+    """A block. `tail_count` is the number of its chunks that are only in `last_chunk_info`: 0 or
+    1."""
 
     block: BlockData
     tail_count: int
@@ -44,7 +45,8 @@ class StoredBlock:
 def decode_stored(
     container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
 ) -> StoredBlock:
-    """Return the block of these rows of the two tables; one of them may be None.
+    """Return the block with these two rows: `row` from `block_data`, `tail` from `last_chunk_info`.
+    One of them may be None.
 
     Raise DamagedData if a row is invalid, and UnsupportedFormat if this release does not support
     it.
@@ -85,9 +87,8 @@ def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
 
 
 def _check_counts(block_id: BlockId, row: bytes) -> None:
-    """Raise DamagedData for a row with too many messages, before a hundred bytes are allocated for
-    each.
-    """
+    """Raise UnsupportedFormat if a row has too many messages. The check avoids parsing them, which
+    would allocate about 100 bytes for each."""
     if len(row) <= 2 * CHUNKS_PER_BLOCK_MAX:  # an empty one has two bytes
         return
     outline = parse(BLOCK_OUTLINE, row)
@@ -102,8 +103,8 @@ def _chunks(message: Any) -> list[ChunkInfo]:
 
 
 def decode_chunk(block_id: int, chunk: Any) -> ChunkInfo:
-    """Return the chunk in a row's message. Raise DamagedData or UnsupportedFormat as
-    `decode_stored`."""
+    """Decode a chunk message of a row. Raise DamagedData or UnsupportedFormat, as `decode_stored`
+    does."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not (chunk.HasField("offset") and chunk.HasField("length")):
         raise DamagedData(f"block {block_id}: a chunk without offset or length")
@@ -137,12 +138,12 @@ def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockDat
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """The checksums that Ozone's tree may have for an undamaged block.
+    """The three checksums that Ozone's tree may have for an undamaged block, by the tree's origin.
 
-    They differ because different programs built the tree. `written`: the writes, from all chunks in
-    the rows. `closed`: the close of the container, without the chunk in `last_chunk_info`.
-    `scanned`: Ozone's scanner, from all chunks in `block_data` with checksums; None if there are
-    none, because the scanner's tree then omits the block.
+    `written` is computed when the data is written, from all chunks in the rows. `closed` is
+    computed when the container is closed, without the chunk in `last_chunk_info`. `scanned` is
+    computed by Ozone's scanner, from the chunks in `block_data` that have checksums. `scanned` is
+    None if there are no such chunks, because the scanner's tree then omits the block.
     """
 
     written: int

@@ -1,9 +1,9 @@
 """Reads a datanode's RocksDB while the datanode runs, without writing into its directory.
 
-Opening a RocksDB writes into its directory, even read-only. Therefore a scratch directory with
-symbolic links to the files is opened instead. It is removed when the database is open, because an
-open database keeps its files open. If a compaction removes a file between listing and opening, the
-directory is listed again.
+Opening a RocksDB writes into its directory, even if the database is opened read-only. Therefore the
+module opens a scratch directory with symbolic links to the files. It removes the scratch directory
+once the database is open, because an open database keeps its files open. If a compaction removes a
+file between listing and opening, the module lists the directory again.
 
 A view is a snapshot of the database. A caller requests a view that is not older than a given time.
 If neither log nor manifest have grown, the last view is reused.
@@ -66,7 +66,7 @@ def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
 
 
 class DatabaseView:
-    """A database as it was at `opened_at_s`, on the monotonic clock."""
+    """A snapshot of a database, taken at `opened_at_s` of the monotonic clock."""
 
     def __init__(self, path: Path, database: "Rdict", names: list[str], opened_at_s: float) -> None:
         self._path = path
@@ -91,7 +91,8 @@ class DatabaseView:
             yield from zip(keys, values, strict=True)
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield the same as `items` in batches: lists of keys and of values."""
+        """Yield the keys and values of `items` in batches: a list of keys and a list of values
+        each."""
         if family not in self._families:
             return
         with _reading(self._path):
@@ -121,7 +122,8 @@ class DatabaseView:
                 yield keys, values
 
     def first_key(self, family: str, start: bytes) -> bytes | None:
-        """Return the first key at or after `start`, or None. Raise UnavailableError."""
+        """Return the first key at or after `start`; None if there is none. Raise UnavailableError
+        if the database cannot be read."""
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -134,9 +136,8 @@ class DatabaseView:
         return key
 
     def key_lengths(self, family: str, prefix: bytes) -> set[int]:
-        """Return the numbers of digits of the numeric keys after the prefix. If the database cannot
-        be read to the end, the result may be incomplete, and `batches` raises the error.
-        """
+        """Return each number of digits that numeric keys have after the prefix. If the database
+        cannot be read to the end, the result may be incomplete, and `batches` raises the error."""
         if family not in self._families:
             return set()
         with _reading(self._path):
@@ -148,14 +149,15 @@ class DatabaseView:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """The reason why a database could not be opened, and its signature at the time."""
+    """A failed attempt to open a database: the error, and the signature and time of the attempt."""
 
     error: UnavailableError
     signature: Signature
     at_s: float
 
     def is_of(self, seen: Signature) -> bool:
-        """Return True if another attempt would probably fail in the same way."""
+        """Return True if another attempt would probably fail too, because the attempt was recent.
+        `seen` is the current signature of the database."""
         age_s = time.monotonic() - self.at_s
         return age_s < (UNCHANGED_S if self.signature == seen else CHANGED_S)
 
@@ -165,7 +167,7 @@ class ContainerDatabase:
     closed."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
-        """`scratch` is a directory of Suture for temporary directories."""
+        """Use `scratch`, a directory of Suture, for temporary directories."""
         self.path = self._path = path
         self._scratch = scratch
         self._view: DatabaseView | None = None
@@ -173,9 +175,9 @@ class ContainerDatabase:
         self._failure: _Failure | None = None
 
     def view(self, since_s: float) -> DatabaseView:
-        """Return a view that is not older than this time. Raise RefusedError or UnavailableError if
-        the database cannot be opened; a recent failure is raised again without another attempt.
-        """
+        """Return a view that is not older than `since_s` (monotonic clock). Raise RefusedError or
+        UnavailableError if the database cannot be opened; a recent failure is raised again without
+        another attempt."""
         if self._view is not None:
             if self._view.opened_at_s >= since_s:
                 return self._view
@@ -234,9 +236,8 @@ class ContainerDatabase:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
-    """Raise RefusedError for a database without a table of blocks. RocksDB opens a database whose
-    list of files is truncated as an earlier, empty database.
-    """
+    """Raise RefusedError if the database has no table of blocks. If the database's list of files is
+    truncated, RocksDB opens it as an earlier, empty database."""
     if BLOCKS not in names:
         raise UnavailableError(
             Code.UNABLE_TO_READ_METADATA_DB,

@@ -1,8 +1,8 @@
 """Ozone's descriptor `<id>.container`: YAML with a replica's facts and the path of its database.
 
-The checksum is the SHA-256 of the SHA-256 of the same text with `checksum` as 64 NUL characters,
-which Java's YAML writer encodes as base64. The text of the file is checked and not serialised
-again, so that the result does not depend on the YAML library.
+To compute the checksum, Ozone sets `checksum` to 64 NUL characters, which Java's YAML writer
+encodes as base64. The checksum is the SHA-256 of the SHA-256 of this text. The module verifies the
+text of the file itself, so that the result does not depend on the YAML library.
 """
 
 import base64
@@ -33,7 +33,8 @@ _UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneDescriptor:
-    """The contents of a descriptor. `schema`: 3 = one database per volume, 2 = one per container.
+    """The contents of a descriptor. `schema` is 3 with one database per volume, 2 with one per
+    container.
 
     `is_verified` is False if the file has no checksum. `scanned_at_ms` is the time of Ozone's last
     scan.
@@ -64,9 +65,8 @@ _Loader.add_constructor(TAG, _mapping)
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> OzoneDescriptor:
-    """Decode a descriptor. Raise DamagedData, naming the fault, or UnsupportedFormat for a format
-    of another Ozone release.
-    """
+    """Decode a descriptor. Raise DamagedData with the fault, or UnsupportedFormat for a format of
+    another Ozone release."""
     what = f"descriptor of container {container_id}"
     fields = _fields(data, what)
     if fields.get("containerType") != CONTAINER_TYPE:
@@ -113,9 +113,8 @@ def _fields(data: bytes, what: str) -> dict[Any, Any]:
 
 
 def _verify(data: bytes, has_checksum: bool, what: str) -> bool:
-    """Verify the checksum in the text; return True if the text has a checksum. Raise DamagedData if
-    it is wrong. An invalid value of the field counts as a wrong checksum.
-    """
+    """Verify the checksum in the text. Return False if the text has none. Raise DamagedData if the
+    checksum is wrong or not a checksum."""
     found = _CHECKSUM_LINE.findall(data)
     if not found and has_checksum:
         raise DamagedData(f"{what}: its checksum is none")
@@ -139,7 +138,7 @@ def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
 
 
 def with_state(data: bytes, state: ReplicaState) -> bytes:
-    """Return a descriptor with another state and the checksum of its new text.
+    """Return the text of a descriptor with another state and a new checksum.
 
     Raise DamagedData if the text does not have exactly one line for state and one for checksum.
     """
@@ -153,8 +152,8 @@ def with_state(data: bytes, state: ReplicaState) -> bytes:
 
 
 def encode_descriptor(descriptor: OzoneDescriptor, place: str) -> bytes:
-    """Return a descriptor as Ozone writes it, with its checksum. `place` is the directory that it
-    names; an importer of the container writes its own.
+    """Return a descriptor as Ozone writes it, with its checksum. Its paths are below `place`; a
+    datanode that imports the container replaces them by its own.
 
     Raise ValueError for text that would not be one plain line of YAML.
     """

@@ -1,8 +1,8 @@
-"""Encodes Suture's rows and trees in Ozone's form, for a datanode of Ozone.
+"""Encodes Suture's rows and trees in Ozone's form, for a datanode of Ozone. No I/O.
 
-Notes are the entries of a block's metadata. A block keeps the notes of its client. Chunk names are
-generated, because Ozone does not use them. Ozone stores a stripe checksum in the chunk; Suture
-stores it as a note of the block (`STRIPE`, `STRIPES`). Pure.
+A "note" is one entry of a block's metadata. A block keeps the notes that its client wrote. Chunk
+names are generated, because Ozone does not use them. Ozone stores a stripe checksum in the chunk;
+Suture stores it as a note of the block (`STRIPE`, `STRIPES`).
 """
 
 import base64
@@ -28,10 +28,11 @@ from ozone.disk.blockrow import INCREMENTAL, StoredBlock, decode_stored
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, CHUNK_INFO, parse
 
 STRIPE: Final = "ozone.stripe_checksum."
-"""Prefix of the key of a note with the stripe checksum, in base64, of the chunk at an offset."""
+"""Key prefix of a note with the stripe checksum of one chunk, in base64. The chunk's offset
+follows."""
 STRIPES: Final = "ozone.stripe_checksums."
-"""Prefix of the keys of numbered notes that together have all stripe checksums, if one note for
-each would be too many: the concatenated records, split and encoded in base64."""
+"""Key prefix of numbered notes that together contain all stripe checksums, used if one note per
+checksum would be too many. The concatenated records are split and encoded in base64."""
 RECORD: Final = struct.Struct(">QI")  # offset, bytes that follow
 PACKED_BYTES: Final = 3_072  # in one note: 4,096 characters, the limit of Suture's RPCs
 NOTES_MAX: Final = 64  # per block: the limit of Suture's RPCs (suture/wire/mapping/codec.py)
@@ -40,10 +41,11 @@ NOTES_MAX: Final = 64  # per block: the limit of Suture's RPCs (suture/wire/mapp
 def decode_noted(
     container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
 ) -> StoredBlock:
-    """Return the block of these rows with its notes; `encode_row` restores the row.
+    """Return the block with these two rows, including its notes. `encode_row` restores the row.
 
-    Raise DamagedData or UnsupportedFormat as `decode_stored`. Each stripe checksum is a note, or
-    they are packed if too many; if there is no room for all, none is kept.
+    Raise DamagedData or UnsupportedFormat, as `decode_stored` does. Each stripe checksum becomes a
+    note. If these are too many, the checksums are packed into a few notes. If even these do not
+    fit, the stripe checksums are dropped.
     """
     stored = decode_stored(container_id, block_id, row, tail)
     notes: dict[str, str] = {}
@@ -68,7 +70,8 @@ def decode_noted(
 
 
 def _fits(notes: Mapping[str, str]) -> bool:
-    """Return True if a block has room for these notes, by their number and bytes."""
+    """Return True if these notes do not exceed the limits of a block's metadata (number and
+    bytes)."""
     size_bytes = sum(len(encode_text(key, value)) for key, value in notes.items())
     return len(notes) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
 
@@ -89,7 +92,7 @@ def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
 
 
 def stripes_of(notes: Mapping[str, str]) -> dict[int, bytes]:
-    """Return the stripe checksums in notes by offset; other notes are ignored."""
+    """Return the stripe checksums in the notes, by chunk offset. Other notes are ignored."""
     found: dict[int, bytes] = {}
     packed = b""
     with suppress(ValueError):
@@ -110,7 +113,8 @@ def stripes_of(notes: Mapping[str, str]) -> dict[int, bytes]:
 
 
 def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) -> bytes:
-    """Return the row of a block for Ozone's table of blocks, and for its answers."""
+    """Return a block as a row of Ozone's table of blocks. Answers contain blocks in the same
+    form."""
     message = BLOCK_DATA()
     named = message.block_id
     named.container_id, named.local_id, named.bcsid = container_id, block.block_id, block.bcsid
@@ -136,7 +140,7 @@ def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) 
 
 
 def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
-    """Return a chunk as a client sends it."""
+    """Return a chunk as an encoded message, in the form in which Ozone's clients send it."""
     message = CHUNK_INFO(name=f"{block_id}_chunk_{chunk.offset}")
     _fill(message, chunk)
     data: bytes = message.SerializeToString(deterministic=True)
@@ -157,7 +161,7 @@ def _fill(message: Any, chunk: ChunkInfo) -> None:
 def encode_tree_file(container_id: ContainerId, tree: Tree, root: int | None) -> bytes:
     """Return Ozone's tree file for a CRC-32C tree, with every field, as Ozone writes it.
 
-    Without a root Ozone treats it as no tree yet.
+    If `root` is None, Ozone treats the file as if there was no tree yet.
     """
     info = CHECKSUM_INFO(container_id=container_id)
     info.tree.SetInParent()

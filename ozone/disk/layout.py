@@ -33,7 +33,7 @@ DATABASE: Final = "container.db"
 
 @dataclass(frozen=True, slots=True)
 class OzoneVolume:
-    """A data directory of a datanode, as in `hdds.datanode.dir`."""
+    """A volume of a datanode: one of the directories in `hdds.datanode.dir`."""
 
     hdds: Path
     cluster: Path
@@ -118,9 +118,9 @@ def find_volume(data_dir: Path) -> OzoneVolume:
 
 
 def local_path(place: Path) -> Path:
-    """Return the path of an entry of `hdds.datanode.dir` or `hdds.datanode.container.db.dir`, which
-    may begin with a type of storage and be a URI; other paths unchanged.
-    """
+    """Return the path in an entry of `hdds.datanode.dir` or `hdds.datanode.container.db.dir`. An
+    entry may begin with a storage type, and may be a `file:` URI. Other paths are returned
+    unchanged."""
     text = STORAGE_TYPE.sub("", str(place))
     path = FILE_URI.sub("/", text)  # pathlib has made one slash of several
     return Path(path if path == text else unquote(path))
@@ -138,10 +138,9 @@ def _no_volume(data_dir: Path) -> RefusedError:
 
 
 def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
-    """Raise VolumeFailed if the volume is no longer at its path (an unmounted or another disk), or
-    OSError. `held_containers`: True if the volume has had containers, so that their directory must
-    exist.
-    """
+    """Raise VolumeFailed if the volume is no longer at its path, because the disk is not mounted or
+    another disk is. Raise OSError if this cannot be determined. `held_containers` is True if the
+    volume has had containers; then their directory must exist."""
     try:
         is_there = find_volume(volume.hdds) == volume
     except RefusedError:
@@ -155,7 +154,8 @@ def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
 
 
 def _cluster(hdds: Path, cluster_id: str) -> Path:
-    """Return the directory of the cluster: the one of its id, or the only one with containers."""
+    """Return the cluster's directory: the directory named by the cluster id, or else the only
+    directory with containers."""
     named = hdds / cluster_id
     if (named / "current").is_dir():
         return named
@@ -177,9 +177,8 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
 
 
 def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:
-    """Yield the ids found as names in the container directories, unordered; most are directories.
-    Raise OSError.
-    """
+    """Yield the container ids that occur as names in the container directories, in any order. Not
+    every name is that of a directory. Raise OSError."""
     for number in range(SUBFOLDERS):
         try:
             entries = os.scandir(volume.cluster / "current" / f"containerDir{number}")
@@ -193,7 +192,7 @@ def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:
 
 
 def number_of(text: str) -> int | None:
-    """Return the id of a name that is a decimal number without leading zeros; None for other
+    """Return the id in a name that is a decimal number without leading zeros; None for other
     names."""
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(ID_MAX))):
         return None

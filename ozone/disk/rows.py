@@ -1,11 +1,11 @@
-"""Reads one container's rows in a view of its database, for either schema.
+"""Reads one container's rows in a view of its database, for both schemas.
 
-    V3   be64(container) | decimal block id      one database a volume
-    V2   decimal block id                        one database a container
+    V3   be64(container) | decimal block id      one database per volume
+    V2   decimal block id                        one database per container
 
-Keys are ordered as text: 10, 100, 9. To yield blocks by ascending id, ids with the same number of
-digits are read together, in one pass per number of digits, usually one. A pass yields many rows at
-a time, because work per row dominates the cost of small blocks.
+Keys are ordered as text: 10, 100, 9. To yield blocks by ascending id, the module makes one pass per
+number of digits; usually there is only one. A pass yields many rows at a time, because work per row
+dominates the cost of small blocks.
 """
 
 import struct
@@ -36,7 +36,8 @@ Pair = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Blocks by ascending id, with the row of each block and of its last chunk, or None."""
+    """Blocks in ascending order of ids. For each block, `rows` has its row and `tails` the row of
+    its last chunk; either may be None."""
 
     block_ids: Sequence[BlockId]
     rows: Sequence[bytes | None]
@@ -44,8 +45,8 @@ class RowBatch:
 
 
 def held_containers(view: DatabaseView) -> frozenset[ContainerId]:
-    """Return the containers of schema V3 for which a database has blocks or a positive block
-    count."""
+    """Return the ids of the containers of schema V3 that have blocks or a positive block count in a
+    database."""
     held: set[int] = set()
     for family in (BLOCKS, LAST_CHUNKS, NUMBERS):
         start = b""
@@ -75,12 +76,13 @@ class ContainerRows:
         self._block_count: int | None = None  # unknown until all were read
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes | None, bytes | None]]:
-        """Yield by ascending id the row of each block and the row of its last chunk, or None."""
+        """Yield each block id, the block's row, and the row of its last chunk, in ascending order
+        of ids. Either row may be None."""
         for batch in self.batches():
             yield from zip(batch.block_ids, batch.rows, batch.tails, strict=True)
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yield the same as `blocks` in batches."""
+        """Yield the blocks and rows of `blocks` in batches."""
         tails = dict(self._numbered(LAST_CHUNKS))
         self.unknown_count = block_count = 0
         digits = self._view.key_lengths(BLOCKS, self._prefix)
@@ -98,11 +100,11 @@ class ContainerRows:
         self._block_count = block_count
 
     def lost_rows_text(self, *, has_files: bool) -> str:
-        """Return a message if rows seem to be lost, after all rows were read; "" otherwise.
+        """Return a text if rows seem to be lost; "" otherwise. Call it after all rows were read.
 
         Ozone writes the count of a container's blocks together with the row, but a power failure
         may lose one of the two. Ozone's count of bytes is not used, because it includes uncommitted
-        bytes. `has_files`: the container has block files.
+        bytes. `has_files` is True if the container has block files.
         """
         found = self._block_count
         counted = self.number(BLOCK_COUNT)
@@ -113,12 +115,14 @@ class ContainerRows:
         return ""
 
     def pair(self, block_id: BlockId) -> Pair:
-        """Return the rows of one block, as `blocks` does; (None, None) if there are none."""
+        """Return the row of a block and the row of its last chunk; None for a row that does not
+        exist."""
         key = self._prefix + str(block_id).encode()
         return self._view.value(BLOCKS, key), self._view.value(LAST_CHUNKS, key)
 
     def number(self, name: str) -> int | None:
-        """Return one of Ozone's numbers of this container; None if absent or not a number."""
+        """Return the value of one of Ozone's counters of this container; None if it is absent or
+        invalid."""
         value = self._view.value(NUMBERS, self._prefix + name.encode())
         if value is None or len(value) != NUMBER.size:
             return None
@@ -149,12 +153,13 @@ class ContainerRows:
 
 
 def _are_numbers(keys: Sequence[bytes]) -> bool:
-    """Return True if all of these ascending keys are block numbers; this is nearly always so."""
+    """Return True if all these keys, in ascending order, are block ids. This is nearly always
+    so."""
     return len(max(keys, key=len)) < ID_DIGITS and keys[0][:1] != b"0" and b"".join(keys).isdigit()
 
 
 def _strange_count(keys: Sequence[bytes]) -> int:
-    """Return the number of keys that are neither blocks nor Ozone's own entries."""
+    """Return the number of keys that are neither block ids nor Ozone's own entries."""
     if _are_numbers(keys):
         return 0
     others = (key for key in keys if number_of(key.decode("ascii", "replace")) is None)
@@ -168,9 +173,8 @@ def _merged(
     waiting: list[BlockId],
     tails: Mapping[BlockId, bytes],
 ) -> RowBatch:
-    """Return the blocks whose keys have this many digits, each with its last chunk. Merge in the
-    blocks of `waiting` with smaller ids, which have only a last chunk.
-    """
+    """Return a batch of the blocks whose ids have `digits` digits. Blocks in `waiting` have only
+    the row of a last chunk; they are removed from `waiting` and merged in, in the order of ids."""
     if not waiting and not tails and set(map(len, keys)) == {digits} and _are_numbers(keys):
         return RowBatch([BlockId(int(key)) for key in keys], rows, [None] * len(keys))
     found: list[tuple[BlockId, bytes | None]] = []

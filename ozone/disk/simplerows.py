@@ -1,10 +1,10 @@
-"""Parses Ozone's rows of many small blocks at once, in columns.
+"""Parses Ozone's rows of many small blocks at once, in columns. No I/O.
 
 A container may have half a million blocks of one small chunk, so that work per row dominates a
-scrub; protobuf's parser takes several times as long as reading the block. Therefore rows of the
-most common form are parsed together, field by field: one chunk at offset 0 with CRCs, and the
-fields in numerical order, as Ozone writes them. Any other row, valid or not, is not simple and is
-decoded by itself (`blockrow`). Pure.
+scrub. Protobuf's parser takes several times as long as reading the block. Therefore the module
+parses rows of the most common form together, field by field. Such a "simple" row has one chunk at
+offset 0 with CRCs, and its fields are in numerical order, as Ozone writes them. Any other row,
+valid or not, is decoded alone (`blockrow`).
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,8 @@ TYPE, WINDOW, SUM = 0x08, 0x10, 0x1A  # of its checksums
 
 @dataclass(frozen=True, slots=True)
 class SimpleRows:
-    """Simple rows of a batch; every sequence has one item per simple row, in order.
+    """The simple rows of a batch of rows. Every field except `is_simple` has one item per simple
+    row, in order.
 
     `is_simple` has one item per row of the batch. `rows` are in Suture's form (`merkle.blockrow`).
     `checksums` are the checksums of the blocks in Ozone's tree.
@@ -74,7 +75,8 @@ class SimpleRows:
 
 
 class _Cursor:
-    """A position in each row, and whether all fields up to this position were simple."""
+    """For each row of a batch, the position of the parser, and whether all fields before it were
+    simple."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
@@ -85,12 +87,12 @@ class _Cursor:
         self._beyond = int(self.ends[-1]) + 1 if len(rows) else 0
 
     def need(self, condition: Flags) -> None:
-        """Mark the rows for which the condition is False as not simple."""
+        """Mark the rows whose `condition` is False as not simple."""
         self.is_simple &= condition
 
     def move(self, size_bytes: Numbers | int) -> None:
-        """Advance the position in each row. In rows that are not simple, the position may pass the
-        end of the row, but not the end of all rows."""
+        """Advance the position in each row. In a row that is not simple, the position may move into
+        later rows, but not beyond the end of the last row."""
         self.at = np.minimum(self.at + size_bytes, self._beyond)
 
     def tag(self, tag: int) -> None:
@@ -155,7 +157,7 @@ def read_simple(
 
 
 def _pass_block_id(cursor: _Cursor, container_id: ContainerId, ids: Numbers) -> Numbers:
-    """Read the block's id, which must be that of the key; return its BCSID."""
+    """Read the block id of each row; it must be the id in the row's key. Return the BCSIDs."""
     cursor.tag(BLOCK_ID)
     ends = cursor.short() + cursor.at
     cursor.tag(CONTAINER)
@@ -196,7 +198,7 @@ def _pass_notes(cursor: _Cursor) -> None:
 
 
 def _pass_size(cursor: _Cursor) -> None:
-    """Read the block's optional size, which is not used; nothing may follow."""
+    """Skip the block's optional size, which is not used. It must be the last field of the row."""
     had, at = cursor.is_simple.copy(), cursor.at
     cursor.tag(SIZE)
     cursor.varint()
@@ -213,7 +215,8 @@ def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
 
 
 def _alike(is_simple: Flags, counts: Numbers) -> list[tuple[int, npt.NDArray[np.intp]]]:
-    """Return the indexes of simple rows by the number of windows of their blocks."""
+    """Group the simple rows by the number of windows of their blocks. Return each number with the
+    indexes of its rows."""
     chosen = np.flatnonzero(is_simple)
     return [
         (count, chosen[counts[chosen] == count]) for count in np.unique(counts[chosen]).tolist()
@@ -256,7 +259,8 @@ def _encoded(columns: _Columns, is_simple: Flags) -> SimpleRows:
 def _rows_of(
     columns: _Columns, places: npt.NDArray[np.intp], sums: npt.NDArray[np.uint8]
 ) -> list[bytes]:
-    """Return the rows of blocks with equally many windows, in the form of `encode_block`."""
+    """Encode blocks that all have the same number of windows as rows, in the form of
+    `encode_block`."""
     sums_bytes = sums.shape[1]
     size_bytes = SUMS_START + sums_bytes + -sums_bytes % WORD_BYTES + WORD_BYTES
     table = np.zeros((len(places), size_bytes), dtype=np.uint8)

@@ -15,9 +15,8 @@ NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a circular link, a soc
 
 
 def read_small(path: Path, bytes_max: int) -> bytes:
-    """Return the content of a file. Raise DamagedData if it is larger than `bytes_max` or not a
-    file, or OSError.
-    """
+    """Return the content of a file. Raise DamagedData if it is not a regular file, or if it is
+    longer than `bytes_max`. Raise OSError if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
     except OSError as error:

@@ -1,7 +1,8 @@
 """Decodes Ozone's tree file `<id>.tree`.
 
-The file has no checksum, but every level is the fold of the level below. A tree is damaged if its
-root is not the fold of its blocks, or if a block is not the fold of its chunks.
+The file has no checksum, but each checksum in it is computed from the checksums of the level below
+(a "fold"). A tree is damaged if its root is not the fold of its blocks, or if a block is not the
+fold of its chunks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +28,8 @@ CHECKSUM_MAX: Final = 2**32 - 1
 class OzoneTree:
     """A tree file. `root` is None if Ozone recorded deleted blocks before it built a tree.
 
-    `unhealthy` are the live blocks in which Ozone's scan found a damaged chunk.
+    `live` and `tombstones` map block ids to checksums. `unhealthy` has the live blocks in which
+    Ozone's scan found a damaged chunk.
     """
 
     root: int | None
@@ -75,9 +77,8 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
 
 
 def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
-    """Yield the blocks of a tree one at a time: all messages together take many times their
-    bytes.
-    """
+    """Yield the blocks of a tree, parsed one at a time, because all parsed messages together would
+    take many times the size of the file."""
     for data in each:
         if len(data) > BLOCK_BYTES_MAX:
             raise DamagedData(f"{what}: a block of {len(data)} bytes")
@@ -90,9 +91,8 @@ def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
 def _check_folds(
     what: str, live: Mapping[BlockId, int], counts: Sequence[int], leaves: Sequence[int]
 ) -> None:
-    """Raise DamagedData unless each live block is the fold of its leaves; for all blocks at
-    once.
-    """
+    """Raise DamagedData unless the checksum of each live block is the fold of its leaves. `counts`
+    has the number of leaves per block."""
     ids = np.fromiter(live, np.uint64, len(live))
     owned = np.array(counts, np.int64)
     signed = np.array(leaves, np.int64)
@@ -106,11 +106,11 @@ def _check_folds(
 
 
 Leaves = Mapping[BlockId, Mapping[int, tuple[int, bool]]]
-"""The chunks of each block: offset -> checksum, and whether Ozone's scan found it undamaged."""
+"""The chunks of each block, by offset: the checksum, and True if Ozone's scan found no damage."""
 
 
 def decode_leaves(data: bytes, block_ids: Collection[BlockId]) -> Leaves:
-    """Return the chunks of some live blocks in a tree that `decode_tree` accepts."""
+    """Return the chunks of the given live blocks. `data` must be valid for `decode_tree`."""
     tree = parse(CHECKSUM_INFO, data).tree
     return {
         BlockId(block.block_id): {

@@ -76,7 +76,7 @@ class RepairReport:
 
     @property
     def is_unknown(self) -> bool:
-        """True if a peer that did not answer may have the missing data."""
+        """True if a peer that did not answer may have data that is still missing."""
         return any(outcome.is_unknown for outcome in self.outcomes) or (
             self.proposal is not None and self.proposal.is_unknown
         )
@@ -257,7 +257,7 @@ def plan_row(
 
 
 def print_unrepairable(others: Sequence[ScanFinding], unjudged: Sequence[str]) -> None:
-    """Print the faults that no peer's bytes can repair."""
+    """Print the faults that cannot be repaired with data of a peer."""
     for finding in others:
         print_line(f"  not to be repaired: {finding.fault.value}: {finding.evidence}")
     for why in unjudged:
@@ -265,7 +265,7 @@ def print_unrepairable(others: Sequence[ScanFinding], unjudged: Sequence[str]) -
 
 
 def print_outcomes(story: RepairReport) -> None:
-    """Print what was written, and one line per chunk that was not."""
+    """Print the number of written chunks, and one line for each chunk that was not written."""
     counts = Counter(outcome.written for outcome in story.outcomes)
     for outcome in story.outcomes:
         if outcome.written is WriteResult.LEFT:

@@ -1,9 +1,9 @@
 """Detects whether a datanode has a volume open, because a repair must not run at the same time.
 
-RocksDB locks the file LOCK of each open database (fcntl). The kernel reports this lock, without a
-write, for any process or container that holds it. Ozone has no other lock on a data directory. A
-volume with only schema V2 has no database that is always open, so no lock proves that the datanode
-is stopped.
+RocksDB locks the file LOCK of each open database (fcntl). A query of this lock writes nothing, and
+shows a lock that any process or container holds. Ozone has no other lock on a data directory. A
+volume with only schema V2 has no database that is always open. There, no lock can prove that the
+datanode is stopped.
 """
 
 import fcntl
@@ -20,9 +20,9 @@ _WHOLE_FILE: Final = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def lock_holder(database: Path) -> int | None:
-    """Return the pid of the process that has a database open; 0 if the process is not visible in
-    this pid namespace; None if the database is not open or does not exist. Raise OSError.
-    """
+    """Return the pid of the process that has a database open. Return 0 if that process is not
+    visible in this pid namespace, and None if the database is not open or does not exist. Raise
+    OSError."""
     try:
         fd = os.open(database / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -36,12 +36,14 @@ def lock_holder(database: Path) -> int | None:
 
 
 def has_lock(database: Path) -> bool:
-    """Return True if the database has a LOCK file, so that its lock proves whether it is open."""
+    """Return True if the database has a LOCK file, so that the lock shows whether the database is
+    open."""
     return (database / LOCK).exists()
 
 
 def check_stopped(databases: list[Path]) -> None:
-    """Raise RefusedError if one of these databases is open, or OSError if this is unknown."""
+    """Raise RefusedError if one of these databases is open. Raise OSError if this cannot be
+    determined."""
     for database in databases:
         process_id = lock_holder(database)
         if process_id is not None:

@@ -1,7 +1,7 @@
 """Collects the bytes of a damaged chunk: from one peer, or window by window from all peers.
 
-A chunk without checksums cannot be verified. It is accepted only if at least two peers have the
-chunk, all of them have the same bytes, and every peer was read. Thread-safe.
+A chunk without checksums cannot be verified. Its bytes are accepted only if every peer was read, at
+least two peers have the chunk, and all of them have the same bytes. Thread-safe.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -25,9 +25,10 @@ LOCAL: Final = "here"
 
 @dataclass(frozen=True, slots=True)
 class GatheredChunk:
-    """The bytes of a chunk and their sources; `data` is None with a reason if no source was found.
+    """The bytes of a chunk and the names of their sources. If no source was found, `data` is None
+    and `message` has the reason.
 
-    `is_unknown`: a peer that was not read may have the bytes.
+    `is_unknown` is True if a peer that was not read may have the bytes.
     """
 
     data: bytes | None
@@ -47,16 +48,16 @@ class Gatherer:
         *,
         silent: Collection[PeerId] = (),
     ) -> None:
-        """`peers` have answered, and `silent` have not. `chunks` is the directory of the local
-        block files.
-        """
+        """Collect from `peers`, which have answered. `silent` are the peers that have not. `chunks`
+        is the directory of the local block files."""
         self._peers = peers
         self._silent = silent
         self._chunks = chunks
         self._sources = PeerSources(peers, container_id, ALGORITHM)
 
     def gather(self, target: RepairTarget) -> GatheredChunk:
-        """Return the bytes of a damaged chunk from the peers, or assembled from all replicas."""
+        """Return the bytes of a damaged chunk, from one peer or assembled from windows of all
+        replicas."""
         if not target.has_checksums:
             return self._agreed(target)
         message = target.why
@@ -68,7 +69,8 @@ class Gatherer:
         return self._assembled(target, message)
 
     def _agreed(self, target: RepairTarget) -> GatheredChunk:
-        """Return the bytes of a chunk without checksums, if all peers have the same bytes."""
+        """Return the bytes of a chunk without checksums if at least two peers, and all peers that
+        have the chunk, have the same bytes."""
         if target.wanted is None:
             return GatheredChunk(None, message=target.why)
         found: dict[PeerId, bytes] = {}
@@ -126,8 +128,8 @@ class Gatherer:
         return [name for name, peer in self._peers.items() if peer.is_silent_about(block_id)]
 
     def _local_pieces(self, target: RepairTarget) -> Iterator[tuple[int, bytes]]:
-        """Yield the chunk's bytes on disk; window by window if one read of the chunk
-        fails."""
+        """Yield the start and bytes of pieces of the chunk on the local disk: the whole chunk or,
+        if that read fails, each readable window."""
         path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
 
         def read(start: int, length_bytes: int) -> tuple[int, bytes]:
@@ -147,7 +149,8 @@ class Gatherer:
 def _peer_pieces(
     peer: DamagedBlocksPeer, target: RepairTarget, assembly: Assembly
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield a peer's bytes of the windows that the assembly lacks."""
+    """Yield the start and bytes of each range that the assembly still lacks, as read from a
+    peer."""
     for start, end in list(assembly.missing()):
         at = target.chunk.offset + start
         if peer.reaches(target.block_id, at + end - start):
@@ -155,7 +158,7 @@ def _peer_pieces(
 
 
 def _unreached(answer: FetchResult) -> set[PeerId]:
-    """Return the peers whose bytes are unknown, because they could not be reached."""
+    """Return the peers that could not be reached. Whether they have the chunk is unknown."""
     return {one.peer_id for one in answer.failures if isinstance(one.error, UnavailableError)}
 
 

@@ -1,11 +1,11 @@
-"""Writes a chunk to a volume of Ozone; after a crash it has the old or the new bytes.
+"""Writes a chunk to a volume of Ozone. After a crash, the file has the old or the new bytes.
 
 The steps: copy the old bytes to quarantine, write a journal entry, pwrite, fdatasync, read the
 bytes back past the page cache, remove the journal entry.
 
 The procedure is the same as in `agent.store.operations.overwrite`; the journal and the replaced
-bytes are in the state directory. Files keep owner and mode, and new files get those of other files
-in the directory, so that the datanode's user can access them. Data that matches its checksums is
+bytes are in the state directory. Files keep owner and mode. A new file gets those of another file
+in the directory, so that the datanode's user can access it. Data that matches its checksums is
 never overwritten.
 """
 
@@ -59,9 +59,8 @@ class Installer:
     """Writes chunks of replicas on one volume. One owner."""
 
     def __init__(self, state: Path, now_ms: Callable[[], int], check: Callable[[], None]) -> None:
-        """`state` is the state directory for this volume. `check` raises an error while writes are
-        not allowed. Raise the store's errors.
-        """
+        """Prepare writes. `state` is the state directory for this volume. `check` raises an error
+        if writes are not allowed now. Raise the store's errors."""
         self._layout = RepairQuarantine(state, "")
         self._now_ms = now_ms
         self._check = check
@@ -85,10 +84,10 @@ class Installer:
         """Finish each write that the journal lists as unfinished: keep the new bytes if they are
         complete, otherwise restore the old bytes. Return the number of recovered chunks.
 
-        If neither disk nor quarantine has the bytes, the journal entry is removed, and the next
-        read reports the damaged chunk. An entry whose bytes cannot be written is set aside, with a
-        remark. Raise UnavailableError if an entry of `container_id` (None = any container) must be
-        retried later; entries of other containers get a remark.
+        If neither the disk nor the quarantine has the bytes, remove the journal entry; the next
+        read reports the damaged chunk. If the bytes of an entry cannot be written, set the entry
+        aside and add a remark. Raise UnavailableError if an entry of `container_id` (None = any
+        container) must be retried later; entries of other containers get a remark.
         """
         entries = self.unfinished()
         for entry in entries:
@@ -107,8 +106,8 @@ class Installer:
     def install(
         self, paths: ContainerPaths, block_id: BlockId, chunk: ChunkInfo, data: bytes
     ) -> bool:
-        """Write the bytes of a chunk. Return False, without writing, if the present bytes are
-        correct.
+        """Write the bytes of a chunk. Return False, without writing, if the bytes on disk are
+        already correct.
 
         Raise RefusedError(CHECKSUM_MISMATCH) if the new bytes do not match the row,
         RefusedError(CHUNK_GAP) if the file ends before the chunk,
@@ -163,7 +162,7 @@ class Installer:
         return True
 
     def replace_descriptor(self, paths: ContainerPaths, data: bytes) -> None:
-        """Replace the descriptor in one rename; keep the old one.
+        """Replace the descriptor atomically, and keep the old descriptor in quarantine.
 
         Raise the store's errors.
         """
@@ -213,8 +212,8 @@ class Installer:
             self._roll_back(entry)
 
     def _quarantined_bytes(self, entry: RepairJournalEntry) -> bytes:
-        """Return the old bytes from the quarantine; empty if they were not readable, or were
-        removed."""
+        """Return the old bytes from the quarantine. Return no bytes if the old bytes were not
+        readable, or are no longer in the quarantine."""
         if not entry.quarantine:
             return b""
         path = quarantine.content_path(self._layout, entry.quarantine)
@@ -226,9 +225,8 @@ class Installer:
                 return b""
 
     def _roll_back(self, entry: RepairJournalEntry, *, forgets: bool = True) -> None:
-        """Restore the file's old bytes, if known, and remove the journal entry. `forgets`: also
-        remove the bytes from the quarantine.
-        """
+        """Restore the file's old bytes, if they are known, and remove the journal entry. If
+        `forgets` is True, also remove the bytes from the quarantine."""
         path, old = entry.path, self._quarantined_bytes(entry)
         with block_errors(path):
             size_bytes = blockfile.size_bytes(path)
@@ -255,9 +253,8 @@ def _medium_matches(path: Path, chunk: ChunkInfo) -> bool:
 
 
 def _regular_size(path: Path) -> int:
-    """Return the size of a block file, ABSENT if there is none. Raise OSError, or BlockFailed if it
-    is not a file.
-    """
+    """Return the size of a block file in bytes, or ABSENT if there is none. Raise OSError. Raise
+    BlockFailed if another kind of object is at the path."""
     size_bytes = blockfile.size_bytes(path)
     if size_bytes == blockfile.ABSENT and os.path.lexists(path):
         raise BlockFailed(
@@ -285,8 +282,8 @@ def make_empty(path: Path) -> None:
 
 
 def own_name(path: Path, size_bytes: int) -> None:
-    """Replace a file that has other hard links by a copy, so that a write does not change the other
-    links.
+    """If a file has other hard links, replace it by a copy, so that writing to it does not change
+    the other links.
 
     Raise OSError.
     """
@@ -298,9 +295,8 @@ def own_name(path: Path, size_bytes: int) -> None:
 
 @contextmanager
 def making(path: Path, like: os.stat_result) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; then set the owner and mode of `like`, and rename it to
-    `path`. Raise OSError.
-    """
+    """Yield a temporary path beside `path`, where the body creates a file or directory. Then set
+    the owner and mode of `like`, and rename it to `path`. Raise OSError."""
     temporary = path.with_name(f"{NEW_PREFIX}{path.name}")
     try:
         yield temporary
@@ -323,9 +319,8 @@ def copy_owner_and_mode(path: Path, like: os.stat_result) -> None:
 
 
 def _like_neighbours(chunks: Path) -> os.stat_result:
-    """Return owner and mode for a new block file: those of another block file, or derived from the
-    directory.
-    """
+    """Return the owner and mode for a new block file: those of another block file or, if there is
+    none, the directory's owner and a default mode."""
     with os.scandir(chunks) as entries:
         for entry in entries:
             if entry.name.endswith(".block") and entry.is_file(follow_symlinks=False):

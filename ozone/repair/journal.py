@@ -1,4 +1,4 @@
-"""The journal of a repair's pending writes, durable until they are done.
+"""The journal of a repair: durable entries for the writes in progress.
 
 The journal has one file for each chunk in progress, in the state directory and not on Ozone's
 volume. The file has the old length of the block file, the name of the quarantined bytes, and the
@@ -64,9 +64,8 @@ def _check_version(version: object) -> None:
 
 
 def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
-    """Return the entry in a file. Raise RefusedError if it is invalid; the recovery then does
-    nothing.
-    """
+    """Return the entry in a file. Raise RefusedError if it is invalid; the recovery then changes
+    nothing."""
     try:
         fields: dict[str, Any] = json.loads(data)
         _check_version(fields["version"])
@@ -111,9 +110,8 @@ class Journal:
             sync_directory(self._directory)
 
     def set_aside(self, entry: RepairJournalEntry) -> Path:
-        """Rename an entry that cannot be completed, so that it is kept for an operator only; return
-        its path. Raise the store's errors.
-        """
+        """Rename an entry that cannot be completed, so that only an operator uses it from now on.
+        Return its new path. Raise the store's errors."""
         path = self._path(entry)
         aside = path.with_name(f"{path.name}{ASIDE}")
         with disk_errors(path):

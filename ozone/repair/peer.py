@@ -25,7 +25,7 @@ ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
 
 
 class DamagedBlocksPeer(OzonePeer):
-    """A datanode, with its tree and rows of the damaged blocks of one container."""
+    """A datanode as a peer, with its tree and its rows of one container's damaged blocks."""
 
     def __init__(
         self, datanode: Datanode, container_id: ContainerId, damaged: Mapping[BlockId, StoredBlock]
@@ -56,17 +56,19 @@ class DamagedBlocksPeer(OzonePeer):
         return self._datanode.read(self._container_id, block_id, piece)
 
     def reaches(self, block_id: BlockId, end: int) -> bool:
-        """Return True if the block is this long by the peer's row, so that a read can succeed."""
+        """Return True if the block is at least `end` bytes long in the peer's row, so that a read
+        up to there can succeed."""
         block = self._known_rows.get(block_id)
         return block is not None and block.length_bytes >= end
 
     def is_silent_about(self, block_id: BlockId) -> bool:
-        """Return True if it is unknown whether the peer has a block: it returned neither a row nor
-        the error that the block does not exist."""
+        """Return True if it is unknown whether the peer has a block, because the peer returned
+        neither a row nor the error that the block does not exist."""
         return block_id in self._unknown_rows
 
     def _fetch_tree(self, container_id: ContainerId, meter: TransferCost | None) -> Tree:
-        """Return the peer's tree of the damaged blocks, from its rows and its Ozone tree."""
+        """Return the peer's tree of the damaged blocks, built from the peer's rows and its Ozone
+        tree."""
         ozone_tree, leaves = self._asked_tree(meter)
         wanted = [
             block_id
@@ -86,9 +88,8 @@ class DamagedBlocksPeer(OzonePeer):
     def _asked_rows(
         self, container_id: ContainerId, wanted: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
-        """Return the peer's rows of these blocks. Raise RefusedError if the peer returns no row,
-        unless it reports that the blocks do not exist.
-        """
+        """Return the peer's rows of these blocks. Blocks that do not exist at the peer are left
+        out. Raise RefusedError if the peer refuses some of the rows and returns none."""
         rows = {}
         refusals = {}
         for block_id, found in self._datanode.blocks(container_id, wanted):
@@ -106,7 +107,8 @@ class DamagedBlocksPeer(OzonePeer):
         return rows
 
     def _asked_tree(self, meter: TransferCost | None) -> tuple[OzoneTree | None, Leaves]:
-        """Return the peer's Ozone tree; None if it is not usable, so that only rows are used."""
+        """Return the peer's Ozone tree and its chunks. Return None and no chunks if the tree is
+        unusable; the caller then uses only the rows."""
         try:
             data = self._checksum_info(self._container_id, meter)
             tree = decode_tree(data, self._container_id)
@@ -123,9 +125,8 @@ class DamagedBlocksPeer(OzonePeer):
         return tree, decode_leaves(data, self._damaged.keys())
 
     def _may_have(self, tree: OzoneTree | None, block_id: BlockId, stored: StoredBlock) -> bool:
-        """Return True if a block may be requested. A request for a missing block makes Ozone scan
-        the complete container.
-        """
+        """Return True if the peer may have a block, so that its row may be requested. A request for
+        a missing block makes Ozone scan the complete container."""
         if tree is None or block_id in tree.live:
             return True
         return block_id not in tree.tombstones and bool(unread_offsets(stored))
@@ -142,7 +143,8 @@ def unread_offsets(stored: StoredBlock) -> frozenset[int]:
 def _leaf(
     chunk: ChunkInfo, told: Mapping[int, tuple[int, bool]] | None, unread: frozenset[int]
 ) -> Leaf:
-    """Return the leaf of a peer's chunk from its row, and whether its tree marks it as damaged."""
+    """Return the leaf of a peer's chunk. Its checksum comes from the peer's row; it is unhealthy if
+    the peer's tree marks the chunk as damaged or has another checksum."""
     checksum = leaf_checksum(ALGORITHM, chunk.offset, chunk.length_bytes, chunk.window_checksums)
     if told is None or (chunk.offset in unread and chunk.offset not in told):
         return Leaf(chunk.offset, chunk.length_bytes, checksum, True)

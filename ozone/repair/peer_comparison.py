@@ -1,8 +1,8 @@
-"""Checks that no peer has data which a replica lacks, before the replica is marked closed.
+"""Checks that no peer has data that a replica lacks, before the replica is marked closed.
 
-After an incomplete write, UNHEALTHY replicas may match their own rows but lack the last blocks, or
-the end of a block. Ozone copies from CLOSED replicas and deletes UNHEALTHY ones. Therefore only a
-replica that has all data of its peers may be marked closed.
+After an incomplete write, an UNHEALTHY replica may match its own rows but lack the last blocks, or
+the end of a block. Ozone copies from CLOSED replicas and deletes UNHEALTHY ones. Therefore a
+replica may be marked closed only if it has all data of its peers.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,7 +26,8 @@ ASKED_MAX: Final = 1_000  # blocks per query: a container may have millions
 
 
 def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, int]:
-    """Return the length of each block by the rows; a block with an unreadable row is omitted."""
+    """Return the length in bytes of each block according to the rows. Blocks with an unreadable row
+    are left out."""
     lengths_bytes = {}
     for block_id, row, tail in rows.blocks():
         try:
@@ -53,10 +54,9 @@ def check_not_behind(
     *,
     deleted: Collection[BlockId],
 ) -> None:
-    """Raise RefusedError if the peer has a block, or a longer block, than the local replica, unless
-    the local replica has deleted the block. Raise RefusedError also if this is unknown, and
-    UnavailableError if the peer does not answer.
-    """
+    """Raise RefusedError if the peer has a block that the local replica lacks, or a longer version
+    of a block, or if this cannot be determined. Blocks in `deleted` do not count. Raise
+    UnavailableError if the peer does not answer."""
     try:
         _check(peer_id, datanode, container_id, lengths_bytes, deleted)
     except UnavailableError as error:

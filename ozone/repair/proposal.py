@@ -1,8 +1,8 @@
 """Plans the writes of a repair and their sources, with the survey and plan of Suture's reconcile.
 
-For each damaged chunk, the plan lists the peers whose tree matches the local row. If there is none,
-the plan has a reason, and a chunk with checksums may still be assembled window by window. The plan
-never writes rows: Ozone copies a block that only a peer has.
+For each damaged chunk, the plan lists the peers whose tree matches the local row. If there is no
+such peer, the plan has a reason; a chunk with checksums may still be assembled window by window.
+The plan never writes rows, because Ozone itself copies a block that only a peer has.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ NOT_ASKED: Final = "no peer could be asked"
 
 @dataclass(frozen=True, slots=True)
 class RepairTarget:
-    """A damaged chunk, as described by the local row. `wanted`: the plan's entry with its sources;
-    None if no peer is known to have the complete chunk, with the reason in `why`.
-    """
+    """A damaged chunk, as described by the local row. `wanted` is the plan's entry with the peers
+    to fetch from. If no peer is known to have the complete chunk, `wanted` is None and `why` has
+    the reason."""
 
     block_id: BlockId
     chunk: ChunkInfo
@@ -67,7 +67,7 @@ def propose(
     peers: Mapping[PeerId, DamagedBlocksPeer],
     executor: Executor,
 ) -> Proposal:
-    """Query the peers and return the plan, which includes the errors of peers."""
+    """Query the peers and return the plan. It also contains the errors of peers that failed."""
     mine = replica.tree.select(replica.blocks)
     asked = query_peers(peers, container_id, mine, executor)
     seen, views = [], []
@@ -110,7 +110,7 @@ def propose(
 
 
 def _why(skip: Skip | None, silent: frozenset[PeerId]) -> str:
-    """Return the reason why no peer is a source of a chunk; not used for other chunks."""
+    """Return the reason why no peer can be the source of a chunk."""
     said = NOBODY if skip is None else " ".join(filter(None, (skip.reason.value, skip.detail)))
     return "; ".join(filter(None, (said, silence(silent))))
 

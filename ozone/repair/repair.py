@@ -59,9 +59,8 @@ class PeerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
-    """The options of a repair. `is_stopped`: an operator confirms that the datanode is stopped,
-    because no lock can prove it.
-    """
+    """The options of a repair. `is_stopped` is True if an operator confirms that the datanode is
+    stopped, for the case that no lock can prove it."""
 
     data_dir: Path
     container_id: ContainerId
@@ -74,7 +73,7 @@ class RepairOptions:
 
 
 class WriteResult(StrEnum):
-    """The outcome for one damaged chunk."""
+    """The outcome of a repair for one damaged chunk."""
 
     REPAIRED = "REPAIRED"
     ASSEMBLED = "ASSEMBLED"  # of windows from several replicas
@@ -150,12 +149,12 @@ class OzoneRepair:
 
     @property
     def quarantine(self) -> Path:
-        """Path of the kept replaced data."""
+        """Path of the directory with the replaced data."""
         return self._installer.quarantine
 
     @property
     def peer_ids(self) -> list[PeerId]:
-        """The peers as given on the command line."""
+        """The names of the peers, as given on the command line."""
         return list(self._datanodes)
 
     @property
@@ -200,9 +199,9 @@ class OzoneRepair:
     ) -> Iterator[ChunkRepairOutcome]:
         """Write the available chunks one by one; yield the outcome of each.
 
-        If the write of a chunk fails, its outcome has the error. Raise SutureError if the repair
-        must stop: a datanode was started, the volume failed, or repeated writes failed. If no peer
-        has answered, nothing is read or written.
+        If the write of a chunk fails, its outcome has the error. If no peer has answered, read and
+        write nothing. Raise SutureError if the repair must stop: a datanode was started, the volume
+        failed, or repeated writes failed.
         """
         assert not proposal.is_unknown
         known = {tree.peer_id for tree in proposal.peers if tree.is_known}
@@ -251,9 +250,8 @@ class OzoneRepair:
         return ChunkRepairOutcome(target, written, got.sources), None
 
     def mark_closed(self, after: InspectedReplica) -> None:
-        """Write CLOSED into the descriptor of a replica that is whole and has all data of its
-        peers. Raise SutureError if it is not, or if a peer does not answer.
-        """
+        """Set the state in a replica's descriptor to CLOSED. Raise SutureError if the replica is
+        not whole, lacks data of a peer, or if a peer does not answer."""
         if not after.is_whole:
             raise RefusedError(Code.INELIGIBLE, "cannot mark the replica closed: it is incomplete")
         container_id = self._wish.container_id
@@ -299,7 +297,8 @@ def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
 
 
 def _check_may_write(paths: ContainerPaths) -> None:
-    """Raise RefusedError if new files could not get the datanode's user as owner, or OSError."""
+    """Raise RefusedError if this process cannot give new files the owner of the replica's
+    directory. Raise OSError if the owner cannot be read."""
     owner = paths.root.stat().st_uid
     if os.geteuid() not in {0, owner}:
         raise RefusedError(

@@ -24,15 +24,14 @@ NOT_OF_BYTES: Final = frozenset(
         DamageFault.TRAILING_BYTES,
     }
 )
-"""Faults that a repair ignores: faults of Ozone's trees, and faults without loss of data."""
+"""Faults that a repair ignores: faults of Ozone's trees, and faults that lose no data."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedReplica:
-    """A replica after a complete read. `tree` describes the content on disk. `blocks` are the
-    damaged blocks, from the replica's rows, and `chunks` their damaged chunks. `others` are faults
-    that data of peers cannot repair.
-    """
+    """A replica after a complete read. `tree` describes the data on disk. `blocks` are the damaged
+    blocks, as the replica's rows describe them, and `chunks` are the damaged chunks of each.
+    `others` are findings that cannot be repaired with data of peers."""
 
     tree: Tree
     blocks: Mapping[BlockId, StoredBlock] = field(default_factory=dict)
@@ -61,8 +60,8 @@ def read_replica(
 ) -> InspectedReplica:
     """Read a complete replica and return its damage. Raise SutureError if it cannot be read.
 
-    Raise RefusedError if the host's memory or libraries seem to be faulty, because the host might
-    also write wrong data.
+    Raise RefusedError if the host's memory or libraries seem to be faulty, because a faulty host
+    might also write wrong data.
     """
     outcome = scan_replica(
         reader,
@@ -105,16 +104,15 @@ def read_replica(
 
 
 def _is_mended_with(finding: ScanFinding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
-    """Return True if the repair also removes a finding: it creates a lost directory with the first
-    file.
-    """
+    """Return True if the repair of `blocks` also removes the finding, because writing the first
+    file creates the missing directory."""
     return finding.fault is DamageFault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
 
 
 def _damaged(
     container_id: ContainerId, rows: ContainerRows, tree: Tree
 ) -> tuple[dict[BlockId, StoredBlock], dict[BlockId, tuple[ChunkInfo, ...]]]:
-    """Return the blocks and chunks whose bytes do not match the rows."""
+    """Return the blocks and, for each block, the chunks whose bytes do not match the rows."""
     ids, counts = tree.block_ids.tolist(), tree.chunk_counts.tolist()
     whole_counts = dict(zip(ids, counts, strict=True))
     for block_id in tree.unhealthy_block_ids().tolist():

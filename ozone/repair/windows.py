@@ -1,4 +1,4 @@
-"""Assembles a chunk from intact windows of several damaged replicas. Pure.
+"""Assembles a chunk from intact windows of several damaged replicas. No I/O.
 
 The row has a checksum for each window (16 KiB by default). If the replicas of a chunk are damaged
 in different windows, the chunk can be assembled from windows that match the row.
@@ -15,7 +15,7 @@ Run = tuple[int, int]
 
 
 def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
-    """Return True if bytes match a row by two checksum implementations."""
+    """Return True if `data` matches the checksums in `chunk` according to two implementations."""
     if not fits(chunk, data):
         return False
     if chunk.checksum_type is ChecksumType.NONE:
@@ -25,10 +25,11 @@ def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
 
 
 class Assembly:
-    """A partly assembled chunk."""
+    """A chunk that is assembled window by window."""
 
     def __init__(self, chunk: ChunkInfo) -> None:
-        """`chunk` is the chunk in the row; it must have checksums."""
+        """Begin with no window. `chunk` describes the chunk as the row does; it must have
+        checksums."""
         assert chunk.checksum_type is not ChecksumType.NONE
         self._chunk = chunk
         self._width = checksum_width_bytes(chunk.checksum_type)
@@ -37,9 +38,8 @@ class Assembly:
         )
 
     def add_windows(self, start: int, data: bytes | memoryview) -> int:
-        """Use the windows that match the row, of bytes that begin at the start of a window. Return
-        the number of bytes used.
-        """
+        """Add those windows of `data` that are missing and match the row. `data` must begin at the
+        start of a window. Return the number of bytes added."""
         window_bytes = self._chunk.bytes_per_checksum
         first, remainder = divmod(start, window_bytes)
         assert not remainder, "bytes are offered from the beginning of a window"
@@ -61,7 +61,7 @@ class Assembly:
         return fits(window, piece)
 
     def missing(self) -> Iterator[Run]:
-        """Yield the missing ranges, with adjacent ones merged."""
+        """Yield the missing ranges. Adjacent missing windows form one range."""
         window_bytes = self._chunk.bytes_per_checksum
         start: int | None = None
         for index, window in enumerate([*self._windows, b""]):
@@ -72,6 +72,6 @@ class Assembly:
                 start = None
 
     def data(self) -> bytes | None:
-        """Return the chunk; None while a window is missing."""
+        """Return the bytes of the chunk; None while a window is missing."""
         found = [window for window in self._windows if window is not None]
         return b"".join(found) if len(found) == len(self._windows) else None
