@@ -1,11 +1,11 @@
-"""Translates Ozone's commands to the agent's, or returns why they are rejected. Pure.
+"""Translates Ozone's commands to the agent's commands, or rejects them with a reason. No I/O.
 
-    close, delete, delete_blocks, reconcile,     ──► suture.v1 commands, for the agent's queues
+    close, delete, delete_blocks, reconcile,     ->  suture.v1 commands, for the agent's queues
     replicate, reconstruct, refresh,
     set_operational_state
-    create_pipeline                              ──► refused with a reason, answered FAILED
-    finalize_layout, close_pipeline              ──► no action needed, answered EXECUTED
-    reregister                                   ──► handled by the heartbeat worker
+    create_pipeline                              ->  refused with a reason, answered FAILED
+    finalize_layout, close_pipeline              ->  no action needed, answered EXECUTED
+    reregister                                   ->  handled by the heartbeat worker
 
 Ids, counts and peers in a command are validated like any external input.
 """
@@ -43,7 +43,8 @@ DONE: Final = frozenset({ScmCommandType.CLOSE_PIPELINE, ScmCommandType.FINALIZE_
 
 @dataclass(frozen=True, slots=True)
 class TranslatedCommand:
-    """A command for the agent's queues. `replica_index`: the addressed replica; 0 = any."""
+    """A command for the agent's queues. `replica_index` is the index of the addressed replica; 0 =
+    any."""
 
     command: scm_pb2.Command
     replica_index: int = 0
@@ -51,9 +52,8 @@ class TranslatedCommand:
 
 @dataclass(frozen=True, slots=True)
 class ImmediateAnswer:
-    """A command that is answered without being queued. `why` is the reason of a rejection, with its
-    code; "" if no action is needed.
-    """
+    """The answer to a command that is not queued. If the command is rejected, `why` and `code` have
+    the reason. `why` is "" if the command needs no action."""
 
     order: ScmCommandType
     command_id: int
@@ -64,14 +64,14 @@ class ImmediateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """A command of a later Ozone release, or an empty command."""
+    """A command that this release does not know, or an empty command."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reregister:
-    """Command to register again with the SCM that sent it."""
+    """A request of the SCM to register with it again."""
 
 
 Understood = TranslatedCommand | ImmediateAnswer | UnknownCommand | Reregister
@@ -82,8 +82,8 @@ class _MalformedCommand(ValueError):
 
 
 def prefer_host_names(message: Any) -> None:
-    """Remove the IP address of each datanode in a command that has a host name, as the setting
-    hdds.datanode.use.datanode.hostname demands."""
+    """Remove the IP address of each datanode in a command if its host name is known, so that peers
+    are called by name (hdds.datanode.use.datanode.hostname)."""
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -96,7 +96,7 @@ def prefer_host_names(message: Any) -> None:
 
 
 def translate_command(command: Any, now_ms: int) -> Understood:
-    """Return the translation of a command. `now_ms`: wall clock, to compare with its deadline."""
+    """Translate a command. `now_ms` is the wall clock, to compare with the command's deadline."""
     try:
         order = ScmCommandType(command.type)
     except ValueError:
@@ -162,7 +162,7 @@ def _fill(ours: scm_pb2.Command, order: ScmCommandType, part: Any) -> None:
 
 
 def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
-    """Set the target of a push, or the sources to fetch the replica from."""
+    """Copy the target of a push, or the sources of a fetch, to the agent's command."""
     ours.container_id = _container(part)
     if part.HasField("target"):
         named = _endpoint(part.target, REPLICATION)
@@ -178,7 +178,8 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
 
 
 def _fill_reconstruction(ours: scm_pb2.ReconstructCommand, part: Any) -> None:
-    """Set the erasure code, the remaining shards, and the targets of the lost shards.
+    """Copy the erasure code, the remaining shards, and the targets of the lost shards to the
+    agent's command.
 
     The reconstruction itself checks whether enough shards remain.
     """
@@ -222,7 +223,7 @@ def _container(part: Any) -> int:
 
 
 def _endpoint(peer: Any, port: bytes) -> dict[str, str]:
-    """Return a peer's id and its address by one of its ports."""
+    """Return a peer's id and its address. `port` is the name of the port to use."""
     host = peer.ip_address or peer.host_name
     ports = [one.value for one in peer.ports if one.name == port]
     if not host.isascii() or not 0 < len(host) <= HOST_BYTES_MAX or not host.decode().isprintable():
@@ -252,5 +253,5 @@ def _named(part: Any) -> int:
 
 
 def _positive(number: int) -> int:
-    """Return a command's id as unsigned 64 bits, as the agent uses it."""
+    """Return a command's id as an unsigned 64-bit number, as the agent uses it."""
     return number % 2**64

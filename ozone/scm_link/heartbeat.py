@@ -62,10 +62,10 @@ def check_cluster(theirs: str, ours: str, *, address: str) -> None:
 
 @dataclass(eq=False)
 class OzoneHeartbeat:
-    """The worker behind one heartbeat loop.
+    """The worker of the heartbeats to one SCM.
 
-    `before` is called before each heartbeat; it renews certificates. Peers in commands are
-    called by name if `uses_host_names`, otherwise by their IP address.
+    `before` is called before each heartbeat; it renews certificates. Peers in commands are called
+    by name if `uses_host_names`, otherwise by their IP address.
     """
 
     calls: DatanodeProtocol
@@ -221,15 +221,15 @@ class OzoneHeartbeat:
 
     def _name_shard(self, report: container_pb2.ReplicaReport) -> None:
         """Add the shard index to the report of a removed replica. The SCM ignores such a report
-        without an index, and would count the removed replica forever.
-        """
+        without an index, and would continue to count the removed replica."""
         if report.state == container_pb2.DELETED:
             report.replica_index = self._indexes.get(report.container_id, 0)
         elif report.replica_index:
             self._indexes[report.container_id] = report.replica_index
 
     def _forget(self, told: Iterable[Any]) -> None:
-        """Remove the indexes of removed shards whose report the SCM has received."""
+        """Remove the indexes of removed shards. `told` are the reports that the SCM has
+        received."""
         for changed in told:
             for one in changed.replicas:
                 if one.state == messages.State.DELETED:
@@ -270,7 +270,7 @@ class OzoneHeartbeat:
     def _answer_stale(
         self, meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer
     ) -> None:
-        """Discard the commands of an earlier leader."""
+        """Answer a command of an earlier leader without executing it."""
         status = _status_of(meant)
         status.state, status.code = scm_pb2.CommandStatus.SKIPPED, Code.STALE_TERM.value
         log.warning(
@@ -298,7 +298,7 @@ class OzoneHeartbeat:
         self.led.answer(status)
 
     def _is_other_shard(self, meant: command_translation.TranslatedCommand) -> bool:
-        """Return True if a delete or copy names another shard than the local one."""
+        """Return True if a command names a replica index other than that of the local replica."""
         if not meant.replica_index:
             return False
         try:
@@ -322,7 +322,7 @@ class OzoneHeartbeat:
 def _status_of(
     meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer,
 ) -> scm_pb2.CommandStatus:
-    """Return the status of a command, initially EXECUTED."""
+    """Return a status for the answer to a command, with the state EXECUTED."""
     state = scm_pb2.CommandStatus.EXECUTED
     if isinstance(meant, command_translation.ImmediateAnswer):
         return scm_pb2.CommandStatus(

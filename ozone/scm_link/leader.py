@@ -27,7 +27,7 @@ ANY_USER: Final = ""
 
 
 class OzoneScmLink:
-    """An SCM of Ozone. The connection is for one thread, so query the cluster id before the
+    """An SCM of Ozone. Its connection is for one thread, so `cluster_id` must be called before the
     worker runs."""
 
     def __init__(
@@ -38,9 +38,9 @@ class OzoneScmLink:
         is_alone: bool,
         secure: SecureDatanode | None,
     ) -> None:
-        """`address`: ozone://host:port. `copies` creates the copier of a host's replicas.
-        `is_alone`: no other SCM is configured. `secure` is None if the cluster is not secure.
-        """
+        """Parse `address`, ozone://host:port. `copies` creates the component that copies a host's
+        replicas. `is_alone` is True if no other SCM is configured. `secure` is None if the cluster
+        is not secure."""
         self.address = address
         self._make_copies = copies
         self._copies: ContainerReplicator | None = None
@@ -56,8 +56,8 @@ class OzoneScmLink:
         return cluster_of(self._protocol.get_version())
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return the heartbeat worker. Raise RefusedError if Ozone could not address this
-        datanode."""
+        """Return the heartbeat worker. Raise RefusedError if this datanode's id or address is not
+        valid in Ozone."""
         self._copies = self._make_copies(led)
         return OzoneHeartbeat(
             self._protocol,
@@ -73,9 +73,8 @@ class OzoneScmLink:
         )
 
     def dial(self, datanode: NodeAddress, index: int) -> OzonePeer:
-        """Return a client of an Ozone datanode with the shard `index`; 0 = a replicated container.
-        It connects on first use. Thread-safe.
-        """
+        """Return a client of an Ozone datanode. `index` is the replica index of its shard, or 0 for
+        a replicated container. The client connects on first use. Thread-safe."""
         key = f"{datanode.datanode_id}/{index}/{datanode.address}"
         dialled = self._datanodes.get(key)
         if dialled is None:
@@ -96,7 +95,7 @@ class OzoneScmLink:
         return self._copies.copy(command, stop, timeout_s)
 
     def close(self) -> None:
-        """End the connections, and wait for their users."""
+        """Wait for running copies, and close the connections."""
         if self._copies is not None:
             self._copies.close()
         self._protocol.close()
@@ -134,7 +133,7 @@ def _nothing() -> None:
 
 
 def _host(config: AgentConfig, listens: str) -> str:
-    """Return the host name to announce; the SCM replaces it by the address of the connection."""
+    """Return the host name to announce. The SCM replaces it by the address of the connection."""
     if config.node.advertise is not None:
         return config.node.advertise.rpartition(":")[0]
     return socket.gethostname() if listens in ANY_ADDRESS else listens

@@ -49,7 +49,8 @@ class ScmCommandType(IntEnum):
 
 
 class State(IntEnum):
-    """States of a replica (ContainerReplicaProto.State). Ozone reports no RECOVERING ones."""
+    """States of a replica (ContainerReplicaProto.State). Replicas in state RECOVERING are not
+    reported."""
 
     OPEN = 1
     CLOSING = 2

@@ -1,7 +1,7 @@
 """Computes the root of a replica for reports to Ozone: the root of its CRC-32C tree.
 
-A CRC-32C tree without tombstones has its root in the report already. Other roots are computed by
-`ozone.datanode_server.trees`, once for each tree that the store keeps.
+The report of a CRC-32C tree without tombstones already contains this root. Other roots are computed
+by `ozone.datanode_server.trees`, once for each generation of the tree.
 """
 
 from typing import Final
@@ -21,7 +21,8 @@ log = structlog.get_logger()
 
 
 class RootCache:
-    """Roots of replicas, each computed once per tree. For one thread."""
+    """Cache of the replicas' roots. A root is computed once per generation of the tree. For one
+    thread."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store

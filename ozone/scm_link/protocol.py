@@ -1,7 +1,7 @@
 """A datanode's calls to one storage container manager: version, register, heartbeat.
 
-There is one connection, opened on demand, and reopened after an idle time because Hadoop's servers
-close idle connections. The heartbeat loop retries failed calls. For one thread.
+The connection is opened when it is needed. It is reopened after an idle time, because Hadoop's
+servers close idle connections. The heartbeat loop retries failed calls. For one thread.
 """
 
 import os
@@ -63,11 +63,11 @@ class DatanodeProtocol:
 
     @property
     def local_host(self) -> str:
-        """The local address of the connection; "" without a connection."""
+        """The local address of the connection; "" if there is no connection."""
         return "" if self._connection is None else self._connection.local_host
 
     def connect(self) -> None:
-        """Connect unless there is a connection that seems alive."""
+        """Connect, unless there is already a connection that was in use recently."""
         if self._connection is not None and self.now_s() - self._used_at_s > IDLE_S:
             self.close()
         if self._connection is None:

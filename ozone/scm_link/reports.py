@@ -1,9 +1,10 @@
-"""Builds an agent's reports to Ozone's SCM: identity, volumes, replicas, answers.
+"""Builds an agent's reports to Ozone's SCM: identity, volumes, replicas, answers. No I/O.
 
-    suture.v1 messages of the agent's observer ──► Ozone's, for a registration or a heartbeat
+The suture.v1 messages of the agent's observer are converted to Ozone's messages, for a registration
+or a heartbeat.
 
 The SCM must not choose an agent for Ratis pipelines. Therefore an agent reports one metadata volume
-without free space, which the SCM checks only for Ratis pipelines. Pure.
+with 0 bytes free, because the SCM requires metadata space only for Ratis pipelines.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,7 +55,7 @@ NAMES: Final[Mapping[str, ScmCommandType]] = {
     "close_pipeline": ScmCommandType.CLOSE_PIPELINE,
     "finalize_layout": ScmCommandType.FINALIZE_LAYOUT,
 }
-"""Ozone's commands by the names that the agent gives them in answers, logs and metrics."""
+"""Ozone's command types, by the names that the agent uses in answers, logs and metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class DatanodeInfo:
 
 
 def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
-    """Return the datanode's identity and its stored operational state."""
+    """Return the message with the datanode's identity and its stored operational state."""
     number = UUID(me.datanode_id).int
     uuid = {"most": _signed(number >> 64), "least": _signed(number & 2**64 - 1)}
     message = DETAILS(
@@ -96,7 +97,8 @@ def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
 
 
 def extended_details(me: DatanodeInfo, told: Any) -> Any:
-    """Return the same as `details`, with the additional facts of a registration."""
+    """Return the message with `told`, the result of `details`, and the additional facts of a
+    registration."""
     return EXTENDED_DETAILS(details=told, version=me.version, setup_time_ms=me.started_at_ms)
 
 
@@ -108,7 +110,8 @@ def layout(me: DatanodeInfo) -> Any:
 
 
 def node_report(me: DatanodeInfo, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
-    """Return the state of the volumes. A volume that accepts no new replicas has no free space."""
+    """Return the report of the volumes. A volume that accepts no new replicas is reported with 0
+    bytes free, so that the SCM places nothing on it."""
     report = NODE_REPORT()
     for volume in volumes:
         takes_new = volume.service in IN_SERVICE and not volume.failed
@@ -136,9 +139,8 @@ def node_report(me: DatanodeInfo, volumes: Iterable[datanode_pb2.VolumeStatus]) 
 
 
 def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) -> Any | None:
-    """Return the report of one replica; None during its reconstruction, because Ozone has no state
-    for this. `root` is the root of its CRC-32C tree; 0 = none.
-    """
+    """Return the report of one replica. Return None during the replica's reconstruction, because
+    Ozone has no state for this. `root` is the root of the replica's CRC-32C tree; 0 = none."""
     state = container_pb2.ReplicaState.Name(report.state)
     if state not in State.__members__:
         return None
@@ -156,9 +158,8 @@ def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) ->
 
 
 def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
-    """Return the request to close nearly full containers, or None if there are none. The SCM
-    allocates blocks in an open container until a datanode requests its close.
-    """
+    """Return the request to close nearly full containers; None if there are none. Without this
+    request, the SCM would continue to allocate blocks in an open container."""
     full_bytes = container_bytes_max * FULL_SHARE
     full = [one for one in told if one.state == State.OPEN and one.used >= full_bytes]
     if not full:
@@ -168,7 +169,7 @@ def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
 
 
 def queue_report(queues: Iterable[scm_pb2.QueueCount]) -> Any:
-    """Return the number of commands of each type that wait or run."""
+    """Return the report of the number of waiting and running commands of each type."""
     counts = {NAMES[queue.type]: queue.count for queue in queues if queue.type in NAMES}
     return QUEUE_REPORT(commands=counts.keys(), counts=counts.values())
 
@@ -202,9 +203,9 @@ def _statuses(me: DatanodeInfo, statuses: Sequence[scm_pb2.CommandStatus]) -> It
 
 
 def _is_done(status: scm_pb2.CommandStatus) -> bool:
-    """Return True if a command succeeded; for a reconcile, if the replica is whole.
+    """Return True if a command succeeded. A reconcile succeeded only if the replica is whole.
 
-    A delete command counts as successful even if one of its transactions failed, because Ozone's
+    A delete of blocks counts as successful even if one of its transactions failed, because Ozone's
     SCM reads the results of transactions only in an EXECUTED status
     (`DeletedBlockLogImpl.onMessage`).
     """
@@ -220,7 +221,8 @@ def _is_done(status: scm_pb2.CommandStatus) -> bool:
 
 
 def _words(status: scm_pb2.CommandStatus) -> str:
-    """Return the message of a status: the reason, or the peers that could not be used."""
+    """Return the text for a status: the error of a failed command, or the peers that a reconcile
+    could not use."""
     if status.state != scm_pb2.CommandStatus.EXECUTED:
         return f"{status.code}: {status.message}"
     if not status.HasField("reconcile") or status.reconcile.result in CONVERGED:
@@ -230,12 +232,12 @@ def _words(status: scm_pb2.CommandStatus) -> str:
 
 
 def _uuid_or(text: str, other: str) -> str:
-    """Return `text` if Ozone can parse it as a datanode id, else `other`."""
+    """Return `text` if it is valid as an id of an Ozone datanode, `other` otherwise."""
     with suppress(ValueError):
         return str(UUID(text))
     return other
 
 
 def _signed(number: int) -> int:
-    """Return 64 bits as Java's signed number."""
+    """Return an unsigned 64-bit number as the signed number with the same bits, as Java uses it."""
     return number - 2**64 if number >= 2**63 else number

@@ -1,9 +1,9 @@
-"""Compares Ozone's tree of a replica with its rows and bytes, and explains the differences.
+"""Compares Ozone's tree of a replica with its rows and bytes, and explains the differences. No I/O.
 
 Ozone computes a tree from the rows when a container closes, and from the bytes when its scanner has
 read them. Ozone's scanner does not read blocks without checksums, blocks without chunks, and last
-chunks that are only in `last_chunk_info`. Therefore the two trees of an undamaged replica differ if
-it has such blocks. These differences are explained; others are reported as unexplained. Pure.
+chunks that are only in `last_chunk_info`. If an undamaged replica has such blocks, its two trees
+therefore differ. These differences are "explained". All others are reported as unexplained.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ BLOCKS_NAMED_MAX: Final = 100  # of unexplained ones; the total count is always 
 
 
 class Agreement(StrEnum):
-    """The relation of Ozone's tree of a replica to the scrub's result."""
+    """The result of comparing Ozone's tree of a replica with the rows and the data."""
 
     EQUAL = "EQUAL"  # the tree is the fold of the rows
     EXPLAINED = "EXPLAINED"  # Ozone's scanner computes this tree from the same data
@@ -36,7 +36,8 @@ class Agreement(StrEnum):
 
 
 class ChecksumDifferenceReason(StrEnum):
-    """The reason why Ozone's scanner computes another checksum, or none, for an undamaged block."""
+    """Why Ozone's scanner computes another checksum than the writer, or none, for an undamaged
+    block."""
 
     NO_CHECKSUMS = "NO_CHECKSUMS"  # chunks of checksum type NONE
     NO_CHUNKS = "NO_CHUNKS"  # a padding block of a small erasure-coded key
@@ -46,16 +47,19 @@ class ChecksumDifferenceReason(StrEnum):
 UNREADABLE: Final = frozenset(
     {ChecksumDifferenceReason.NO_CHECKSUMS, ChecksumDifferenceReason.NO_CHUNKS}
 )
-"""Reasons for blocks that no read can verify."""
+"""Reasons of blocks that cannot be verified by reading them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of a comparison. `reasons` has the number of blocks by reason, `damaged_count` the
-    number of blocks that differ because of the damage that the scrub found. `unexplained` has some
-    of the `unexplained_count` other blocks. `is_recorded`: the database has the tree's root, too.
-    `settled_root` is the root computed from the rows, if Ozone's tree is equal or explained.
-    `read_root` is the root computed from the data that was read, which differs if data is damaged.
+    """The result of a comparison of trees.
+
+    `reasons` has the number of explained blocks by reason. `damaged_count` is the number of blocks
+    that differ because of damage that the scrub found. `unexplained` has some of the other
+    differing blocks, whose number is `unexplained_count`. `is_recorded` is False if the database
+    has another root than the tree file. `settled_root` is computed from the rows, if Ozone's tree
+    is equal or explained. `read_root` is computed from the data that was read; it differs if data
+    is damaged.
     """
 
     agreement: Agreement
@@ -70,7 +74,8 @@ class Comparison:
 
 
 class TreeComparisonBuilder:
-    """Collects, while rows are read, the checksums that each block may have in Ozone's tree."""
+    """Collects the checksums that each block may have in Ozone's tree, while the scan reads the
+    rows."""
 
     def __init__(self) -> None:
         self._ids: list[U64s] = []
@@ -79,7 +84,7 @@ class TreeComparisonBuilder:
         self._left_out: set[BlockId] = set()
 
     def leave_out(self, block_id: BlockId) -> None:
-        """Exclude a block whose row cannot be read; the scan reports the block."""
+        """Leave out a block whose row cannot be read. The scan itself reports this block."""
         self._left_out.add(block_id)
 
     def add(self, stored: StoredBlock) -> None:
@@ -91,12 +96,13 @@ class TreeComparisonBuilder:
             self._unstable[block_id] = (folds, _reason(stored))
 
     def add_stable(self, block_ids: U64s, checksums: U64s) -> None:
-        """Add blocks that have the same checksum in every tree of Ozone."""
+        """Add blocks whose checksum is the same in every tree that Ozone may have built."""
         self._ids.append(block_ids)
         self._written.append(checksums)
 
     def _differing(self, tree: OzoneTree) -> list[tuple[BlockId, int | None, int | None]]:
-        """Return the blocks that differ: id, checksum in Ozone's tree, checksum from the rows."""
+        """Return the id of each differing block, its checksum in Ozone's tree, and its checksum
+        from the rows. A checksum is None if the block is missing there."""
         ids: U64s = concatenate(self._ids, np.uint64)
         written: U64s = concatenate(self._written, np.uint64)
         live = np.fromiter(tree.live, np.uint64, len(tree.live))
@@ -112,8 +118,8 @@ class TreeComparisonBuilder:
         ]
 
     def _read(self, ids: U64s, written: U64s, scanned: Tree) -> U64s:
-        """Return the checksums of blocks from the data that was read, or from the rows if a block
-        cannot be read."""
+        """Return the checksum of each block `ids`, computed from the data that was read. For blocks
+        that no read can verify, return the checksum from the rows."""
         silent = [key for key, (_, reason) in self._unstable.items() if reason in UNREADABLE]
         is_silent = np.isin(ids, np.array(silent, dtype=np.uint64))
         is_read = np.isin(ids, scanned.block_ids) & ~is_silent
@@ -122,9 +128,8 @@ class TreeComparisonBuilder:
         return found
 
     def compare(self, tree: OzoneTree | None, recorded: int | None, scanned: Tree) -> Comparison:
-        """Compare with Ozone's tree and the root in its database, after a scan with tree
-        `scanned`.
-        """
+        """Compare the rows with Ozone's tree. `recorded` is the root in Ozone's database, and
+        `scanned` is the tree of the data that the scan read."""
         if tree is None or tree.root is None:
             return Comparison(Agreement.NO_TREE)
         reasons: Counter[ChecksumDifferenceReason] = Counter()
@@ -182,8 +187,8 @@ def _reason(stored: StoredBlock) -> ChecksumDifferenceReason:
 
 
 def _folded(ids: U64s, checksums: U64s, tree: OzoneTree) -> int:
-    """Return the root of these blocks and the tree's tombstones. A tombstone replaces a block of
-    its id."""
+    """Return the root of the given blocks and the tree's tombstones. If a block has a tombstone,
+    only the tombstone counts."""
     dead = np.fromiter(tree.tombstones, np.uint64, len(tree.tombstones))
     sums = np.fromiter(tree.tombstones.values(), np.uint64, len(tree.tombstones))
     is_live = ~np.isin(ids, dead)

@@ -48,8 +48,8 @@ CREATE TABLE IF NOT EXISTS rounds(begun_at_ms INTEGER PRIMARY KEY, ended_at_ms I
 
 
 def _error_of(error: Exception, message: str) -> SutureError:
-    """Return the error to raise. It suggests to delete the file only if the file is no valid
-    history."""
+    """Return the error to raise for a failed access. Its hint is to delete the history file only if
+    the file is not a valid history."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & PRIMARY
     if code == sqlite3.SQLITE_FULL:
         hint = "free space at --state-dir: what it remembers is kept"
@@ -66,8 +66,8 @@ class History:
     """The history of one volume. One owner at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the history. Raise RefusedError if the file is no valid history or not
-        accessible."""
+        """Open or create the history. Raise RefusedError if the file is not a valid history, or
+        cannot be opened."""
         self._path = path
         with self._explain_errors():
             self._base = sqlite3.connect(
@@ -114,7 +114,8 @@ class History:
     def put(self, result: ContainerResult, *, is_whole: bool) -> None:
         """Store a container's result durably, replacing the earlier one.
 
-        `is_whole`: the read is complete, so its cursor and unreadable record are removed.
+        `is_whole` is True if the read is complete; then the container's cursor and unreadable
+        record are removed.
         """
         facts, number = json.dumps(_facts(result)), result.container_id
         rows = [(number, at, encode_finding(item)) for at, item in enumerate(result.findings)]
@@ -167,7 +168,7 @@ class History:
                 yield result
 
     def marks(self) -> dict[ContainerId, int]:
-        """Return, for each container, a number that changes with its result."""
+        """Return, for each container, a hash of its result, to detect changed results."""
         with self._explain_errors():
             rows: dict[int, list[bytes]] = {}
             for number, row in self._base.execute("SELECT container_id, row FROM findings"):
@@ -178,7 +179,7 @@ class History:
             }
 
     def read_at_ms(self) -> dict[ContainerId, int]:
-        """Return the time of each container's last whole read."""
+        """Return the time of each container's last complete read, in milliseconds."""
         with self._explain_errors():
             rows = self._base.execute("SELECT container_id, read_at_ms FROM results")
             return {ContainerId(number): at_ms for number, at_ms in rows}
@@ -193,7 +194,7 @@ class History:
     # places and doubts
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an unfinished read; None if there is none, or a damaged one."""
+        """Return the cursor of an unfinished read; None if there is no valid cursor."""
         with self._explain_errors():
             row = self._base.execute(
                 "SELECT row FROM cursors WHERE container_id=?", (container_id,)
@@ -226,7 +227,8 @@ class History:
     # rounds
 
     def begin_round(self, now_ms: int, *, restart: bool) -> int:
-        """Return the start of the current round; begin one if there is none, or on request."""
+        """Return the start of the current round in milliseconds. Begin a new round if there is
+        none, or with `restart`."""
         with self._change() as base:
             row = base.execute(
                 "SELECT begun_at_ms FROM rounds WHERE ended_at_ms IS NULL "

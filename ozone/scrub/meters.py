@@ -35,22 +35,23 @@ SHOWN: Final = tuple(status for status in ScrubStatus if status is not ScrubStat
 
 @dataclass(frozen=True, slots=True)
 class _EntryCounts:
-    """Counts of a history's entries, for one container or all."""
+    """Counts of the results in a history, for one container or for all."""
 
     statuses: Counter[ScrubStatus]
     findings: Counter[tuple[str, str]]
 
 
 class HistoryCounts:
-    """Counts a history's entries; a result is parsed again only after it changed."""
+    """Counts the results in a history. A result is parsed again only if it has changed."""
 
     def __init__(self) -> None:
         self._known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
 
     def count(self, path: Path, refused: Collection[ContainerResult] = ()) -> _EntryCounts:
-        """Count the results of a volume; `refused` are the currently refused containers.
+        """Count the results of a volume. The results in `refused` replace those of the same
+        containers.
 
-        It opens its own connection to the history. Thread-safe.
+        The method opens its own connection to the history. Thread-safe.
         """
         known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
         with closing(History(path)) as history:
@@ -91,15 +92,14 @@ class MonitoredVolume:
         return str(self.volume.hdds)
 
     def count(self) -> _EntryCounts:
-        """Return the counts of its history."""
+        """Return the counts of the volume's history."""
         return self.counted.count(self.history, self.store.refused)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingVolume:
-    """A directory that had no readable volume when the service started. Once it has a volume, the
-    volume is scrubbed.
-    """
+    """A directory that had no readable volume when the service started. The volume is scrubbed as
+    soon as it becomes readable."""
 
     place: Path
     loop: WorkerLoop
@@ -204,7 +204,7 @@ def metrics_page(
 def health_page(
     watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume], quiet_max_s: float
 ) -> HttpResponse:
-    """Return 200 if every present volume is being read, else 503 with the reason."""
+    """Return status 200 if every present volume is being read, otherwise 503 with the reason."""
     volumes: dict[str, dict[str, object]] = {}
     for item in watched:
         status = item.loop.status()

@@ -1,13 +1,13 @@
 """Verdicts on unexpected files and directories of an Ozone volume.
 
-A place is a path that Ozone gives to a file or directory of a container. `RULES` has the verdict
-for each place, kind of object, and whether the database has rows of the container or block.
-docs/OZONE_REFERENCE.md shows this table, and tests/integration/ozone/test_ozone_places.py tests
-each cell.
+A place is a path that Ozone uses for a file or directory of a container. `RULES` has the verdict
+for each place, each kind of object found there, and whether the database has rows of the container
+or block. docs/OZONE_REFERENCE.md shows this table, and tests/integration/ozone/test_ozone_places.py
+tests each cell.
 
-Ozone follows symbolic links, so a link to the expected kind of file is read like the file. A link
-in place of a block file is doubtful, because Ozone never creates such a link, and a repair would
-write through it.
+Ozone follows symbolic links. A link to the expected kind of file is therefore read like the file. A
+link in place of a block file is doubtful, because Ozone never creates such a link, and a repair
+would write through it.
 """
 
 import errno
@@ -24,7 +24,8 @@ from suture.runtime.file_kinds import NOTHING, kind_at
 
 
 class PathRole(StrEnum):
-    """A place. Its rows are the rows of the container or, for a block file, of the block."""
+    """A place: a path that Ozone uses. The rows of a place are those of the container or, for a
+    block file, those of the block."""
 
     CONTAINER = "container directory"
     DESCRIPTOR = "`<id>.container`"
@@ -45,7 +46,7 @@ class FileKind(StrEnum):
 
 
 class PathVerdict(StrEnum):
-    """The verdict on a container because of the object at a place."""
+    """The verdict on a container, given the object at one of its places."""
 
     SILENT = "-"  # nothing is reported
     READ = "read"  # its contents are read, and its bytes have the verdict
@@ -59,7 +60,7 @@ class PathVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """A verdict, and the fault of the finding, if any."""
+    """A verdict and the fault of its finding; `fault` is None if there is no finding."""
 
     ruling: PathVerdict
     fault: DamageFault | None = None
@@ -82,7 +83,7 @@ _NO_CHUNKS: Final = _damaged(DamageFault.CHUNKS_DIRECTORY_MISSING)
 
 
 def _whatever(rule: PathRule) -> tuple[PathRule, PathRule]:
-    """Return `rule` twice: for an object without rows and for an object with rows."""
+    """Return `rule` twice, for a table cell in which it does not matter whether there are rows."""
     return (rule, rule)
 
 
@@ -127,7 +128,8 @@ RULES: Final[Mapping[PathRole, Mapping[FileKind, tuple[PathRule, PathRule]]]] = 
         FileKind.OTHER: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
     },
 }
-"""The rules by place and kind of object: (without rows, with rows)."""
+"""The rules by place and kind of object. Each pair has the rule without rows and the rule with
+rows."""
 
 _DIRECTORIES: Final = frozenset({PathRole.CONTAINER, PathRole.CHUNKS})
 _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -168,7 +170,7 @@ def inspect_path(place: PathRole, path: Path, dir_fd: int | None = None) -> Foun
 
 
 def is_empty(directory: Path) -> bool:
-    """Return True if a directory and those below it contain no file. Raise OSError."""
+    """Return True if a directory tree contains only directories. Raise OSError."""
     with os.scandir(directory) as entries:
         return all(
             entry.is_dir(follow_symlinks=False) and is_empty(Path(entry.path)) for entry in entries

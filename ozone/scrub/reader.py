@@ -1,10 +1,10 @@
 """A replica of Ozone as the scanner reads it (`scanner.ports.ReplicaReader`).
 
-The rows come from a view of the database that may be minutes old. After a mismatch, the row is read
-again from a view that is at most a minute older than the read of the data. At the end of the scan,
-the rows of all findings are read from a view that is not older than the last read of data
-(`settled`). A finding is dropped if the row no longer exists, if Ozone has a pending delete of the
-block, or if the container is no longer at its path.
+The rows come from a view of the database that may be minutes old. After a mismatch, the reader
+reads the row again from a view that is at most a minute older than the read of the data. At the end
+of the scan, it reads the rows of all findings from a view that is not older than the last read of
+data (`settled`). It drops a finding if the row no longer exists, if Ozone has a pending delete of
+the block, or if the container is no longer at its path.
 """
 
 import contextlib
@@ -54,11 +54,12 @@ LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # rows are read a batch ahead of the fi
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 RowsSince = Callable[[float], ContainerRows]
-"""Returns the rows of a container from a view that is not older than a monotonic time."""
+"""Function that returns a container's rows from a view that is not older than a monotonic time in
+s."""
 
 
 def identity_of(paths: ContainerPaths) -> int:
-    """Return a number that identifies a replica while it is at its path. Raise OSError."""
+    """Return a number that changes if another replica is at these paths. Raise OSError."""
     here, chunks = paths.root.stat(), 0
     with contextlib.suppress(OSError):  # lost, or an error: its reader reports that
         chunks = paths.chunks.stat().st_ino
@@ -75,9 +76,8 @@ def _is_of_row(finding: ScanFinding) -> bool:
 
 
 class _CommittedFile(BlockFile):
-    """A block file up to its committed length. Later bytes may come from a client that failed
-    between write and commit; Ozone keeps them.
-    """
+    """A block file, limited to its committed length. Later bytes may come from a client that failed
+    between write and commit; Ozone keeps such bytes."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _CommittedFile(BlockFile):
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file, or of the committed data if that is less."""
+        """Length of the file in bytes, at most the committed length."""
         size_bytes = super().size_bytes
         if size_bytes > self._committed_bytes:
             self._surplus(size_bytes - self._committed_bytes)
@@ -116,11 +116,11 @@ class OzoneReader:
         pieces: ReadSplitting | None = None,
         insists: bool = False,
     ) -> None:
-        """Start to read the replica with this identity, with rows as of `began_at_s`. `insists`: a
-        file that cannot be accessed is a fault (scanner.unreadable_verdict).
+        """Start to read the replica with this identity, with rows as of `began_at_s`. With
+        `insists`, a file that cannot be accessed counts as a fault (scanner.unreadable_verdict).
 
-        Raise RefusedError(CONTAINER_NOT_FOUND) if the replica is no longer there, UnavailableError
-        or BlockFailed if it cannot be read.
+        Raise RefusedError(CONTAINER_NOT_FOUND) if the replica is no longer at its path. Raise
+        UnavailableError or BlockFailed if it cannot be read.
         """
         self._paths = paths
         self._identity = identity
@@ -325,7 +325,8 @@ class OzoneReader:
         return None
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block, and one byte more to detect a longer file."""
+        """Read a small block. The read includes one byte more, to detect a file that is too
+        long."""
         name, fd = f"{block_id}{SUFFIX}", self._checked_directory()
         if not is_cut(self._pieces, length_bytes):
             view = read_at_once(name, fd, self._buffers.first, length_bytes)
@@ -346,7 +347,7 @@ class OzoneReader:
         return self._directory_fd
 
     def former_bytes(self, block_id: BlockId, offset: int) -> tuple[bytes, ...]:
-        """Return nothing: Ozone keeps no earlier bytes."""
+        """Return an empty tuple, because Ozone keeps no earlier bytes."""
         del block_id, offset
         return ()
 
@@ -426,9 +427,12 @@ class OzoneReader:
         return None
 
     def _expected_blocks(self, files: U64s) -> U64s:
-        """Return the blocks that are live in Ozone's tree and have a file, and therefore must have
-        a row. Ozone does not sync its tree, so a live block with neither file nor row may have been
-        deleted shortly before a power failure. The comparison of the trees reports such a block.
+        """Return the blocks that must have a row, because they are live in Ozone's tree and have a
+        file.
+
+        A live block with neither file nor row does not count. Ozone does not sync its tree, so the
+        block may have been deleted shortly before a power failure. The comparison of the trees
+        reports it.
         """
         live = [] if self._tree is None else sorted(self._tree.live)
         known = np.array(live, dtype=np.uint64)
@@ -436,9 +440,8 @@ class OzoneReader:
         return np.setdiff1d(np.intersect1d(known, files, True), skipped, True)
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Return the message for an unreadable file. Raise the error again if it is not a fault of
-        the file.
-        """
+        """Return the message for a file that cannot be read. Raise `error` again if it may be
+        temporary."""
         known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
@@ -455,9 +458,9 @@ class OzoneReader:
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
         """Return the final outcome, without findings about blocks that were deleted during the
-        scan. Findings about a block with another block's file name that block. `spend` accounts for
-        a read and returns True to continue. Raise UnavailableError if the rows cannot be read.
-        """
+        scan. If a damaged block's path has the file of another block, its findings name that block.
+        `spend` is called with the bytes of each read, and returns False to end it. Raise
+        UnavailableError if the rows cannot be read."""
         self._rows_age_s = 0.0
         outcome = self._status(outcome)
         damaged = dict.fromkeys(one.block_id for one in outcome.findings if one.fault in OF_BYTES)
@@ -470,10 +473,9 @@ class OzoneReader:
         return replace(outcome, findings=tuple(explained(outcome.findings, theirs)))
 
     def _status(self, outcome: ScanOutcome) -> ScanOutcome:
-        """Return the outcome without findings about deleted blocks. If a row changed, or if
-        findings may be missing because their number is limited, mark the outcome CHANGED; the
-        container is then read again.
-        """
+        """Return the outcome without findings about deleted blocks. Mark it CHANGED, so that the
+        container is read again, in two cases: a row has changed, or findings may be missing because
+        their number is limited."""
         asked, gone = {item.block_id for item in outcome.findings if _is_of_row(item)}, set()
         if not asked or not self.is_current():
             return outcome
@@ -498,7 +500,7 @@ class OzoneReader:
     def _misplaced(
         self, block_ids: Sequence[BlockId], spend: Callable[[int], bool]
     ) -> Mapping[BlockId, BlockId]:
-        """Return a mapping from each damaged block that has the file of another block to that
+        """Find damaged blocks whose path has the file of another block. Map each to that other
         block."""
 
         def read(block_id: BlockId, offset: int, length_bytes: int) -> memoryview:

@@ -10,7 +10,7 @@ from ozone.scrub.comparison import Agreement, Comparison
 from scanner.finding import DamageFault, ScanFinding, Verdict
 
 UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.CHANGED})
-"""Verdicts that are neither damage nor harmless, so that the container is doubtful."""
+"""Verdicts that make a container doubtful: they neither report damage nor exclude it."""
 
 
 class ScrubStatus(StrEnum):
@@ -28,11 +28,12 @@ class ScrubStatus(StrEnum):
 class ContainerResult:
     """The result of one container.
 
-    `findings` lists damage first and is bounded; `finding_count` is the total number. `skipped` has
-    some of the `skipped_count` blocks without a verdict, with the reason. `unknown_row_count` is
-    the number of database keys that belong to no block. `lost_rows` is the reason why rows seem to
-    be lost. `why` is the reason of MISSING, NOT_READ and SKIPPED. `is_verified`: the descriptor has
-    a checksum.
+    `findings` lists damage first and is limited in number; `finding_count` is the total. `skipped`
+    maps some of the blocks without a verdict to the reason; `skipped_count` is their total.
+    `read_at_ms` is 0 if the container was not read. `unknown_row_count` is the number of database
+    keys that belong to no block. `lost_rows` is the reason to assume that rows are lost, or "".
+    `why` is the reason of the status MISSING, NOT_READ or SKIPPED. `is_verified` is False if the
+    descriptor has no checksum.
     """
 
     container_id: ContainerId
@@ -72,7 +73,8 @@ class ContainerResult:
 
     @property
     def is_leftover(self) -> bool:
-        """True for a directory without files, which a delete of Ozone leaves behind."""
+        """True if the container is a directory without files that was left behind when Ozone
+        deleted the container."""
         return self.is_open and not self.state
 
     @property

@@ -1,8 +1,9 @@
 """A scrub: reads every closed container of the given volumes once.
 
-Each volume has a thread, so that a scrub takes as long as the slowest volume. If a volume fails or
-is absent, the others are still read. A round ends when all containers were read; an interrupted
-scrub resumes its round. A lock on the state directory prevents a second scrub at the same time.
+Each volume has its own thread, so that a scrub takes as long as the slowest volume. If a volume
+fails or is absent, the others are still read. A round ends when all containers were read; an
+interrupted scrub resumes its round. A lock on the state directory prevents a second scrub at the
+same time.
 """
 
 import fcntl
@@ -64,7 +65,7 @@ class ScrubOptions:
     restart: bool = False
     """Start a new round even if a round is unfinished."""
     bytes_per_s_max: int = 0
-    """Maximum rate per volume; 0 = limited only by other users of the disk."""
+    """Maximum rate per volume in bytes per second; 0 = limited only by other users of the disk."""
 
 
 def _is_not_told(_volume: OzoneVolume | Path, _error: Exception) -> None:
@@ -73,9 +74,9 @@ def _is_not_told(_volume: OzoneVolume | Path, _error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScrubListener:
-    """Progress callbacks of a scrub, called by the threads of all volumes, one at a time.
+    """Progress callbacks of a scrub. The threads of all volumes call them, one at a time.
 
-    An exception in one of them ends the scrub.
+    An exception in a callback ends the scrub.
     """
 
     begun: Callable[[OzoneVolume, int, int], None]  # the volume, containers and bytes to read
@@ -86,7 +87,8 @@ class ScrubListener:
 
 
 def default_state_dir() -> Path:
-    """Return the default state directory: the system's for root, otherwise the user's."""
+    """Return the default state directory: that of the system for root, that of the user
+    otherwise."""
     if os.geteuid() == 0:
         return ROOT_STATE
     try:
@@ -103,9 +105,8 @@ def default_state_dir() -> Path:
 def find_volumes(
     wish: ScrubOptions, absent: Callable[[Path, Exception], None] = _is_not_told
 ) -> list[OzoneVolume]:
-    """Return the volumes to read, and report directories without a volume. Raise RefusedError for
-    an invalid path. If only one directory is given, raise its error.
-    """
+    """Return the volumes to read, and report directories without a volume to `absent`. Raise
+    RefusedError for an invalid path. If only one directory is given, raise its error."""
     library()
     volumes: list[OzoneVolume] = []
     for path in wish.data_dirs:
@@ -124,9 +125,8 @@ def find_volumes(
 def check_place(
     path: Path, volume: OzoneVolume, others: Sequence[OzoneVolume], state_dir: Path
 ) -> None:
-    """Raise RefusedError for a volume that is given twice, that is of another cluster or datanode
-    than `others`, or that contains the state directory.
-    """
+    """Raise RefusedError if a volume is given twice, belongs to another cluster or datanode than
+    `others`, or contains the state directory."""
     for other in others:
         for what, ours, theirs in (
             ("cluster", volume.cluster_id, other.cluster_id),
@@ -151,7 +151,8 @@ def check_place(
 
 
 def database_of(volume: OzoneVolume, others: Sequence[Path]) -> Path:
-    """Return the path of the volume's RocksDB: below one of `others`, or on the volume."""
+    """Return the path of the volume's RocksDB: below one of the directories `others` if it is
+    there, otherwise on the volume."""
     for other in others:
         for top in (other / "db", other / HDDS, other):
             path = top / volume.cluster_id / volume.storage_id / DATABASE
@@ -184,9 +185,8 @@ def state(state_dir: Path) -> Iterator[Path]:
 
 
 def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None) -> None:
-    """Read the volumes and report every container, and each volume that is absent or cannot be
-    read. If only one volume was given, raise its error.
-    """
+    """Scrub the volumes. Report every container, and each volume that is absent or cannot be read,
+    to `watched`. If only one volume was given, raise its error."""
     clock = clock or SystemClock()
     volumes = find_volumes(wish, watched.absent)
     if not volumes:
@@ -210,7 +210,7 @@ def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None
 
 
 def _in_turns(watched: ScrubListener) -> ScrubListener:
-    """Return callbacks that hold one lock, so that several threads call them one at a time."""
+    """Return callbacks that hold a common lock while they run, so that only one runs at a time."""
     lock = threading.Lock()
 
     def one_at_a_time(tell: Callable[..., None]) -> Callable[..., None]:
@@ -230,7 +230,7 @@ def _in_turns(watched: ScrubListener) -> ScrubListener:
 
 
 class _ScrubDeps:
-    """The parts that the scrubs of all volumes share."""
+    """Objects that the scrubs of all volumes share."""
 
     def __init__(
         self, wish: ScrubOptions, watched: ScrubListener, clock: Clock, scratch: Path
@@ -245,7 +245,7 @@ class _ScrubDeps:
 
 
 class _Run:
-    """The thread of one volume."""
+    """The scrub of one volume, run in a thread."""
 
     def __init__(self, shared: _ScrubDeps, volume: OzoneVolume) -> None:
         self.failed: Exception | None = None

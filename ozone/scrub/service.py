@@ -49,9 +49,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubServiceOptions:
-    """The options of the service. `interval_s` is the scan interval; `listen` is host:port of
-    metrics and health, "" for none.
-    """
+    """The options of the service. `interval_s` is the scan interval. `listen` is the host:port for
+    metrics and health; "" disables them."""
 
     scrub: ScrubOptions
     interval_s: float
@@ -59,7 +58,8 @@ class ScrubServiceOptions:
 
 
 def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOptions) -> None:
-    """Raise RefusedError if the allowed rate is too low for the scan interval."""
+    """Raise RefusedError if the allowed rate is too low to read the volume within the scan
+    interval."""
     promise = Feasibility(
         volume=str(volume.hdds),
         used_bytes=used_bytes,
@@ -78,7 +78,7 @@ def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOption
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A volume that can be read."""
+    """A volume whose scan can run."""
 
     volume: OzoneVolume
     scan: VolumeScanWorker
@@ -87,8 +87,8 @@ class _Begun:
 
 
 class _VolumeWaiter:
-    """The worker of a directory without a volume. Once the directory has one, it runs the volume's
-    scan."""
+    """The worker for a directory without a readable volume. Once the directory has one, the worker
+    runs the volume's scan."""
 
     def __init__(self, place: Path, found: Callable[[], _Begun]) -> None:
         self._found = found
@@ -102,8 +102,8 @@ class _VolumeWaiter:
         return self._scan is not None
 
     def step(self) -> Step:
-        """Check for the volume, or run its scan. Raise SutureError or OSError while it is
-        absent."""
+        """Try to open the volume, or run one step of its scan. Raise SutureError or OSError while
+        the volume is absent."""
         if self._scan is None:
             begun = self._found()
             self._scan = begun.scan
@@ -112,7 +112,7 @@ class _VolumeWaiter:
 
 
 class _ScrubLoops:
-    """The loops of one service."""
+    """The worker loops of one service."""
 
     def __init__(self, wish: ScrubServiceOptions, scratch: Path, clock: Clock) -> None:
         self._wish = wish
@@ -128,8 +128,7 @@ class _ScrubLoops:
 
     def add(self, volume: OzoneVolume) -> None:
         """Start the scan of a volume. If this fails, report the error and retry later. Raise
-        RefusedError if the scan interval cannot be met.
-        """
+        RefusedError if the scan interval cannot be met."""
         pulse = ProgressMarker(self._clock)
         try:
             worker = self._open_volume(volume, pulse)

@@ -1,4 +1,4 @@
-"""A volume of Ozone as a store of replicas that may be scanned, and never changed.
+"""A volume of Ozone as a store of replicas. Its replicas may be scanned, but are never changed.
 
 It implements the store for `agent.scan.container_scan`, so that the agent's code does scheduling,
 rate control, resumption and verdicts. The results of scans are stored in the history, outside the
@@ -61,7 +61,7 @@ class ContainerOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class VolumeListing:
-    """The contents of a volume. `refused`: containers without a usable descriptor, with the
+    """The containers of a volume. `refused` are those without a usable descriptor, with the
     reason."""
 
     replicas: tuple[ContainerOnDisk, ...]
@@ -70,7 +70,8 @@ class VolumeListing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """The unreadable record of one container (`scanner.unreadable_verdict.UnreadableRecords`)."""
+    """The unreadable record of one container (see `scanner.unreadable_verdict.UnreadableRecords`):
+    its read failures since the last complete scan."""
 
     history: History
     container_id: ContainerId
@@ -98,7 +99,8 @@ class OzoneStore:
     def __init__(
         self, volume: OzoneVolume, history: History, scratch: Path, clock: Clock, *, database: Path
     ) -> None:
-        """`scratch` is a directory of Suture; `database` is the volume's RocksDB of schema V3."""
+        """Read the replicas of `volume`. `scratch` is a directory of Suture; `database` is the
+        volume's RocksDB of schema V3."""
         self.volume = volume
         self.history = history
         self._scratch = scratch
@@ -171,7 +173,7 @@ class OzoneStore:
     def _used_bytes(
         self, paths: ContainerPaths, descriptor: OzoneDescriptor, seen: tuple[int, ...]
     ) -> int:
-        """Return the approximate number of bytes to read; 0 if unknown."""
+        """Return the approximate number of bytes to read in a container; 0 if unknown."""
         if descriptor.schema == SCHEMA_SHARED:
             try:
                 view = self._database.view(time.monotonic() - VIEW_AGE_S)
@@ -187,10 +189,9 @@ class OzoneStore:
             return 0
 
     def _held_bytes(self, paths: ContainerPaths, seen: tuple[int, ...]) -> int:
-        """Return the size of a container's block files. The schedule calls this every minute for up
-        to millions of files, so the result is cached until the descriptor or the chunks directory
-        changes.
-        """
+        """Return the total size of a container's block files in bytes. The schedule requests it
+        every minute, for up to millions of files, so the result is cached until the descriptor or
+        the chunks directory changes."""
         status = paths.chunks.stat()
         version = (*seen, status.st_ino, status.st_mtime_ns)
         held = self._held.get(paths.container_id)
@@ -281,8 +282,8 @@ class OzoneStore:
         return ScanBase(generation, facts, _Doubts(self.history, container_id, self._clock))
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return a value that changes if the replica is replaced by another; -1 if there is
-        none."""
+        """Return a number that changes if the replica is replaced by another; -1 if there is no
+        replica."""
         try:
             return identity_of(self.volume.paths(container_id))
         except OSError:
@@ -338,8 +339,8 @@ class OzoneStore:
         return self._reading
 
     def _is_new(self, replica: ContainerOnDisk) -> bool:
-        """Return True if the container may have been created or closed after the oldest usable
-        view."""
+        """Return True if the container may have been created or closed after the oldest view that
+        its scan may use."""
         try:
             changed_s = replica.paths.descriptor.stat().st_mtime
         except OSError:  # possibly just lost: the reader reports that
@@ -434,9 +435,8 @@ class OzoneStore:
         )
 
     def _added(self, result: ContainerResult) -> ContainerResult:
-        """Return a container's result after an unfinished read: the new findings, and the earlier
-        findings at other positions.
-        """
+        """Return a container's result after an unfinished read. Its findings are the new ones, and
+        earlier ones at other positions."""
         known = self.history.result(result.container_id) or replace(
             result, read_at_ms=0, findings=(), comparison=Comparison(Agreement.NO_TREE)
         )

@@ -1,9 +1,9 @@
-"""Finds damaged blocks whose path has the file of another block, for instance after a restore.
+"""Finds damaged blocks whose path has the file of another block, for instance after a restore. No
+I/O.
 
-All chunks of such a block look damaged. If the length of the file is that of other damaged blocks,
-the file is verified against the checksums of these blocks. Each chunk is read once for all
-candidates, and reading stops at the first window that matches no candidate. Pure: the caller
-supplies the bytes.
+All chunks of such a block look damaged. If the file has the length of other damaged blocks, it is
+verified against the checksums of these blocks. Each chunk is read once for all candidates, and
+reading stops at the first window that matches no candidate. The caller supplies the bytes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ TRIED_BYTES_MAX: Final = 64 * 1024**2  # of one file: this much does not match b
 FORMS_MAX: Final = 4  # of blocks of one length: a client divides all its blocks alike
 
 Read = Callable[[BlockId, int, int], bytes | memoryview]
-"""Returns bytes of a block's file, given block id, offset and length."""
+"""Function that reads a block's file, given the block id, the offset and the length in bytes."""
 
 Place: TypeAlias = tuple[int, int, int, ChecksumType, int]
-"""A chunk: its index in the block, its offset, length, checksum type, and window size."""
+"""The form of a chunk: its index in the block, offset, length, checksum type, and window size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class MisplacedFile:
 
 
 def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[BlockId, BlockId]:
-    """Return a mapping from each damaged block that has the file of another block to that block.
-    Raise OSError."""
+    """Find damaged blocks whose path has the file of another damaged block. Map each to that other
+    block. Raise OSError if a file cannot be read."""
     tried = list(islice(damaged.values(), TRIED_MAX))
     forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}
     for item in tried:
@@ -60,7 +60,8 @@ def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[Bloc
 
 
 def _form(block: BlockData) -> tuple[Place, ...]:
-    """Return position, checksum type and window size of each chunk of a block that is verified."""
+    """Return the forms of a block's chunks, without chunks that have no checksums or are beyond
+    TRIED_BYTES_MAX."""
     return tuple(
         (index, chunk.offset, chunk.length_bytes, chunk.checksum_type, chunk.bytes_per_checksum)
         for index, chunk in enumerate(block.chunks)
@@ -71,7 +72,7 @@ def _form(block: BlockData) -> tuple[Place, ...]:
 def _owners(
     form: Sequence[Place], others: Sequence[BlockData], at: BlockId, read: Read
 ) -> Sequence[BlockData]:
-    """Return those of `others` whose checksums match the file at the path of block `at`."""
+    """Return the blocks in `others` whose checksums match the file at the path of block `at`."""
     index, offset, length_bytes, kind, window_bytes = form[0]
     first = (index, offset, min(window_bytes, length_bytes), kind, window_bytes)
     for index, offset, length_bytes, kind, window_bytes in (first, *form):
@@ -86,7 +87,8 @@ def _owners(
 def explained(
     findings: Sequence[ScanFinding], theirs: Mapping[BlockId, BlockId]
 ) -> Iterator[ScanFinding]:
-    """Yield the findings; those of a block with another block's file name that other block."""
+    """Yield the findings. `theirs` maps a damaged block to the block whose file is at its path; the
+    findings of such a block name the other block."""
     for item in findings:
         if item.fault in OF_BYTES and item.block_id in theirs:
             whose = f"the file in its place has the bytes of block {theirs[item.block_id]}"

@@ -1,4 +1,4 @@
-"""Results for containers of a volume that cannot be read (`ozone.scrub.places`)."""
+"""Results for containers that cannot be read, by the rules of `ozone.scrub.places`."""
 
 import time
 from collections.abc import Set
@@ -18,9 +18,8 @@ from suture.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class RowsBeside:
-    """Containers that have rows in the volume's database and no readable directory. `unknown` is
-    the reason if the database cannot be read.
-    """
+    """Containers that have rows in the volume's database but no readable directory. If the database
+    cannot be read, `unknown` is the reason."""
 
     held: frozenset[ContainerId] = frozenset()
     unknown: UnavailableError | None = None
@@ -29,7 +28,7 @@ class RowsBeside:
 def rows_beside(
     volume: OzoneVolume, database: ContainerDatabase, here: Set[ContainerId]
 ) -> RowsBeside:
-    """Return the containers with rows in a volume's database that are not in `here`."""
+    """Return the containers that have rows in a volume's database and are not in `here`."""
     if not database.path.is_dir():
         return RowsBeside()
     try:
@@ -51,8 +50,8 @@ def unread(
     now_ms: int,
 ) -> ContainerResult | None:
     """Return the result of a container without a usable descriptor; None if there is nothing to
-    report. `why` is the error of the descriptor; None if the container's directory does not exist.
-    """
+    report. `why` is the error of reading the descriptor, or None if the container's directory does
+    not exist."""
     try:
         rule, said = _judged(volume, container_id, rows, why)
     except OSError as error:
