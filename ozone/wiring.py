@@ -1,8 +1,8 @@
 """Connects an agent to Ozone. It is the only module of this package that the agent imports.
 
 `agent.main` calls it if section `[ozone]` of the configuration exists or `node.scm` has `ozone://`
-addresses, and passes protocol servers and SCM links to the host. No other part of the agent depends
-on Ozone.
+addresses. `agent.main` then passes the protocol servers and SCM links to the host. No other part of
+the agent depends on Ozone.
 """
 
 from collections.abc import Sequence
@@ -32,15 +32,16 @@ ARRIVED: Final = "it has just arrived"  # the reason for scanning a replica
 
 
 def secure_datanode(config: AgentConfig) -> SecureDatanode | None:
-    """Return the part of an agent in a secure cluster; None if the cluster is not secure. Raise
-    RefusedError for invalid files."""
+    """Return the security of an agent in a secure cluster; None if the cluster is not secure. Raise
+    RefusedError if the cluster's files are invalid."""
     return SecureDatanode(config, SystemClock().now_ms) if config.ozone.conf else None
 
 
 def server_factories(
     config: OzoneConfig, secure: SecureDatanode | None = None
 ) -> Sequence[MakeServer]:
-    """Return the factories of an agent's servers for Ozone: one, or two in a secure cluster."""
+    """Return the factories of an agent's servers for Ozone: one server, or two in a secure cluster.
+    Return none if the config sets no address for them."""
 
     def plain(inside: HostServices) -> BoundServer:
         security = Security(allow_plaintext=inside.config.tls.allow_plaintext)
@@ -114,7 +115,8 @@ def make_container_replicator(
 def make_scm_links(
     addresses: Sequence[str], secure: SecureDatanode | None = None
 ) -> Sequence[ExternalControlPlane]:
-    """Return Ozone's storage container managers at these addresses, ozone://host:port."""
+    """Return a link to each of Ozone's storage container managers at `addresses`
+    (ozone://host:port)."""
     return [
         OzoneScmLink(
             address,

@@ -1,1 +1,1 @@
-"""Takes part in a secure cluster: secret keys, tokens, certificates of the SCM's CA."""
+"""Security in a secure Ozone cluster: secret keys, tokens, and certificates from the SCM's CA."""

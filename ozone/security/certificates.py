@@ -2,11 +2,11 @@
 
     key.pem           the private key, mode 600
     certificate.pem   the certificate, and its issuers
-    ca.pem            the certificates of the root CA and of each SCM, which are trusted
+    ca.pem            the trusted certificates: that of the root CA and that of each SCM
 
 Servers and clients read the files again when they change (suture.wire.security.tls). A certificate
 is renewed when a third of its lifetime is left, at most 28 days (`hdds.x509.renew.grace.duration`).
-The CA is asked for its certificates at each check, so a new root CA is trusted without a restart.
+At each check, the CA is asked for its certificates, so a new root CA is trusted without a restart.
 """
 
 import ipaddress
@@ -48,7 +48,8 @@ log = structlog.get_logger()
 class DatanodeCertificate:
     """The files of one datanode's certificate. Thread-safe.
 
-    `host` and `ip_addresses` are those under which other datanodes connect.
+    `host` and `ip_addresses` are the host name and the addresses under which other datanodes
+    connect.
     """
 
     service: ScmSecurity
@@ -69,8 +70,8 @@ class DatanodeCertificate:
         self._lock = threading.Lock()
 
     def obtain(self) -> None:
-        """Load valid files, or request a certificate. Raise SutureError if there are no valid files
-        and the CA does not sign."""
+        """Load the certificate from valid files, or else request one. Raise SutureError if there
+        are no valid files and the CA does not issue a certificate."""
         with self._lock:
             self.directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if self._is_usable():
@@ -81,8 +82,9 @@ class DatanodeCertificate:
             self._check_at_s = self.monotonic_s() + CHECK_S
 
     def renew_if_due(self) -> None:
-        """Check at most every ten minutes: store new certificates of the CA, and renew the own
-        certificate if it is due. Log a failure, and retry at the next check."""
+        """Store new certificates of the CA, and renew the datanode's certificate if it is due. Do
+        nothing if the last check was less than ten minutes ago. Log a failure, and retry at the
+        next check."""
         with self._lock:
             if self.monotonic_s() < self._check_at_s:
                 return
@@ -93,7 +95,8 @@ class DatanodeCertificate:
                 log.warning("ozone_certificate_renewal_failed", error=str(error))
 
     def _refresh(self) -> None:
-        """Store changed certificates of the CA, and renew the certificate if it is due."""
+        """Store changed certificates of the CA, and renew the datanode's certificate if it is
+        due."""
         ca = self._ca()
         if ca != self.files.ca.read_bytes():
             replace_file(self.files.ca, ca)
@@ -117,7 +120,8 @@ class DatanodeCertificate:
         return timedelta(seconds=end.timestamp() - time.time())
 
     def _is_due(self, ca: bytes) -> bool:
-        """Return True if the certificate is near its end, or if its issuer is no longer trusted."""
+        """Return True if the certificate expires soon, or if its issuer is not among the
+        certificates `ca`."""
         own = self._own()
         lifetime = own.not_valid_after_utc - own.not_valid_before_utc
         issuers = {one.subject for one in x509.load_pem_x509_certificates(ca)}
@@ -128,7 +132,7 @@ class DatanodeCertificate:
         return "\n".join(self.service.ca_certificates()).encode()
 
     def _request(self) -> None:
-        """Make a new key, let the CA sign its certificate, and store both."""
+        """Create a new key, get a certificate for it from the CA, and store both."""
         key = rsa.generate_private_key(public_exponent=65_537, key_size=KEY_BITS)
         datanode = security_pb2.Datanode(
             uuid=str(self.datanode_id),

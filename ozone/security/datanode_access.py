@@ -52,9 +52,9 @@ def scm_security(config: SiteConfig) -> ScmSecurity:
 
 
 def datanode_access(config: SiteConfig, now_ms: Callable[[], int]) -> DatanodeAccess:
-    """Return the access to datanodes that a cluster requires. Raise RefusedError or
-    UnavailableError if the SCM does not return the certificates of its CA or the key for tokens.
-    """
+    """Return the channel and tokens with which to call the cluster's datanodes. Raise RefusedError
+    or UnavailableError if the SCM does not return the certificates of its CA or the key for
+    tokens."""
     has_tls, has_tokens = config.is_set(TLS), any(map(config.is_set, TOKENS))
     if not (has_tls or has_tokens):
         return NO_SECURITY

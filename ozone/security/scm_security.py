@@ -1,7 +1,7 @@
 """Calls to the SCM's security port: its CA, and the secret keys that sign tokens.
 
-One of several SCMs is the leader. A call that an SCM rejects for this reason, or that it does not
-answer, is sent to the next one. Each call has its own connection, because calls are rare.
+One of several SCMs is the leader. If an SCM is not the leader or does not answer, the call is sent
+to the next SCM. Each call has its own connection, because calls are rare.
 """
 
 import os
@@ -75,7 +75,7 @@ class ScmSecurity:
         return _key_of(response.named.key) if response.named.HasField("key") else None
 
     def _call(self, protocol: str, request: Any, kind: Any) -> Any:
-        """Ask one SCM after the other; return the first answer."""
+        """Send a request to one SCM after the other, until one answers; return its answer."""
         failures: list[str] = []
         for address in self.addresses:
             try:

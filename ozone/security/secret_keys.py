@@ -1,8 +1,8 @@
 """The secret keys of a cluster, which sign and verify tokens, and the tokens of a caller.
 
 The SCM makes a new key each day (`hdds.secret.key.rotate.duration`), and datanodes keep each key
-until it expires. The signer asks for the current key every ten minutes, as Ozone does. A token is
-signed for each request, so that it never expires before it is used.
+until it expires. The signer requests the current key every ten minutes, as Ozone does. Each request
+gets a new token, so that a token never expires before its use.
 """
 
 import threading
@@ -27,12 +27,12 @@ BLOCK_COMMANDS: Final = {
     DatanodeCommand.WRITE_CHUNK: "write_chunk",
     DatanodeCommand.PUT_BLOCK: "put_block",
 }
-"""Commands that are sent to other datanodes and need the token of a block, and their fields."""
+"""Commands to other datanodes that need a block token, and the names of their request fields."""
 WRITES: Final = frozenset({DatanodeCommand.WRITE_CHUNK, DatanodeCommand.PUT_BLOCK})
 
 
 class KeySource(Protocol):
-    """The SCM as the source of keys (ozone.security.scm_security)."""
+    """Source of secret keys; `ozone.security.scm_security` implements it with calls to the SCM."""
 
     def current_key(self) -> SecretKey:
         """Return the key that signs tokens now. Raise RefusedError or UnavailableError."""
@@ -45,7 +45,7 @@ class KeySource(Protocol):
 
 
 class SecretKeys:
-    """Cache of the secret keys that were fetched from the SCM. Thread-safe."""
+    """Cache of secret keys from the SCM. Thread-safe."""
 
     def __init__(self, source: KeySource, now_ms: Callable[[], int]) -> None:
         self._source = source
@@ -99,13 +99,13 @@ class TokenSigner:
     """Signs the requests of a caller to datanodes. Thread-safe."""
 
     def __init__(self, keys: SecretKeys, owner: str, now_ms: Callable[[], int]) -> None:
-        """`owner` is the name in the tokens, which Ozone writes into its logs."""
+        """Sign with `keys`. `owner` is the name in the tokens, which Ozone writes to its logs."""
         self._keys = keys
         self._owner = owner
         self._now_ms = now_ms
 
     def sign(self, request: Any) -> None:
-        """Add a token that permits the request, and nothing else. Raise RefusedError or
+        """Add a token to a request that permits only this request. Raise RefusedError or
         UnavailableError."""
         key = self._keys.current()
         expires_ms = min(self._now_ms() + LIFETIME_MS, key.expires_ms)

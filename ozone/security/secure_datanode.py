@@ -1,6 +1,7 @@
-"""An agent's part in a secure cluster: its identity, certificate and tokens, and those of callers.
+"""Security of an agent in a secure cluster: the agent's identity, certificate and tokens, and the
+verification of callers.
 
-Kerberos, TLS, and tokens for blocks and containers are required together. With one of them off, an
+Kerberos, TLS, block tokens and container tokens are required together. If one of them were off, an
 agent would serve callers that it cannot verify.
 """
 
@@ -29,10 +30,11 @@ ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104 - compar
 
 
 class SecureDatanode:
-    """The security of one agent. `start` must be called before the rest is used. Thread-safe."""
+    """The security of one agent. `start` must be called before the other methods. Thread-safe."""
 
     def __init__(self, config: AgentConfig, now_ms: Callable[[], int]) -> None:
-        """Raise RefusedError if the cluster's files do not require all of its security."""
+        """Read the cluster's configuration. Raise RefusedError unless it enables all of the
+        required security."""
         site = read_site_config(Path(config.ozone.conf))
         missing = [name for name in (TLS, *TOKENS) if not site.is_set(name)]
         missing += [] if site.is_kerberos else ["ozone.security.enabled with Kerberos"]
@@ -55,8 +57,8 @@ class SecureDatanode:
         self._certificates: Certificates | None = None
 
     def start(self, datanode_id: str) -> None:
-        """Load the certificate of this datanode, or request one. Raise SutureError if there is
-        none."""
+        """Load or request the certificate of this datanode. Raise SutureError if it cannot get
+        one."""
         if self._certificate is not None:
             return
         host = advertised_host(self._config)
@@ -71,17 +73,19 @@ class SecureDatanode:
         self._certificates = Certificates(self._certificate.files)
 
     def renew_if_due(self) -> None:
-        """Store new certificates of the SCM's CA, and renew the own certificate if it is due."""
+        """Store new certificates of the SCM's CA, and renew this datanode's certificate if it is
+        due."""
         if self._certificate is not None:
             self._certificate.renew_if_due()
 
     def security(self, *, asks_certificate: bool) -> Security:
-        """Return the security of a server, or of calls to the port REPLICATION."""
+        """Return the TLS settings of a server, or of calls to the port REPLICATION.
+        `asks_certificate` is True if callers must have a certificate."""
         assert self._certificates is not None, "started"
         return Security(self._certificates, asks_certificate=asks_certificate)
 
     def access(self) -> DatanodeAccess:
-        """Return the access to other datanodes."""
+        """Return the channel and tokens with which to call other datanodes."""
         return DatanodeAccess(self._open_channel, self._signer.sign)
 
     def _open_channel(self, address: str, options: Options) -> grpc.Channel:

@@ -1,8 +1,8 @@
 """Verifies the token of each request, as Ozone's datanodes do (ShortLivedTokenVerifier).
 
-Commands for a block need a token of this block with the right mode, all others a token of the
-container. Ozone accepts any decodable token for GetContainerChecksumInfo and Echo; here it must be
-valid, too.
+A command for a block needs a token for this block with the right access mode. Any other command
+needs a token for the container. For GetContainerChecksumInfo and Echo, Ozone accepts any decodable
+token; this module requires a valid one.
 """
 
 import hmac
@@ -35,11 +35,11 @@ MODES: Final = {
     DatanodeCommand.WRITE_CHUNK: AccessMode.WRITE,
     DatanodeCommand.PUT_BLOCK: AccessMode.WRITE,
 }
-"""Commands that need the token of a block."""
+"""Commands that need a block token, and the access mode that the token must have."""
 
 
 class KnownKeys(Protocol):
-    """The keys that verify tokens (ozone.security.secret_keys)."""
+    """Source of the keys that verify tokens; implemented by `ozone.security.secret_keys`."""
 
     def find(self, key_id: UUID) -> SecretKey | None:
         """Return a key; None if there is none with this id. Raise RefusedError or
@@ -55,7 +55,8 @@ class TokenVerifier:
         self._now_ms = now_ms
 
     def verify(self, command: DatanodeCommand, request: Any, body: Any) -> str:
-        """Check the token of a request, and return its owner. `body` is the part of the command.
+        """Verify the token of a request, and return the token's owner. `body` is the part of the
+        request for the command.
 
         Raise RefusedError(UNAUTHENTICATED) unless the token permits the request, and
         UnavailableError if its key cannot be fetched.
@@ -100,7 +101,7 @@ class TokenVerifier:
 
 
 def _service_of(command: DatanodeCommand, request: Any, body: Any) -> str:
-    """Return the name of the container or block that the token of this command must have."""
+    """Return the name of the container or block for which the request's token must be valid."""
     if command not in MODES:
         return container_service(ContainerId(request.container_id))
     named = body.block if command is DatanodeCommand.PUT_BLOCK else body

@@ -1,10 +1,11 @@
-"""Container and block tokens of Ozone: signs, encodes, decodes and verifies. Pure.
+"""Container and block tokens of Ozone: signs, encodes, decodes and verifies. No I/O.
 
-A token permits one container, or some modes of access to one block. Its identifier has the owner,
-what it permits, and its expiry. The password is the HMAC of the identifier with a secret key that
-the SCM gives to all datanodes and to the OM (ShortLivedTokenIdentifier of Ozone).
+A token permits access to one container, or some modes of access to one block. Its identifier has
+the owner, the permission, and the expiry. The password is the HMAC of the identifier with a secret
+key that the SCM gives to all datanodes and to the OM (ShortLivedTokenIdentifier of Ozone).
 
-text  URL-safe Base64 without padding of identifier, password, kind, service, each after its length
+    text  URL-safe Base64 without padding of identifier, password, kind and service, each after
+          its length
 """
 
 import base64
@@ -36,7 +37,7 @@ BLOCK_BYTES_MAX: Final = 2**28  # any block: Ozone does not compare it
 
 
 class AccessMode(IntEnum):
-    """A permission of a block token."""
+    """An access mode that a block token permits."""
 
     READ = 1
     WRITE = 2
@@ -58,7 +59,7 @@ class SecretKey:
         return f"SecretKey({self.key_id})"
 
     def sign(self, identifier: bytes) -> bytes:
-        """Return the password of a token."""
+        """Return the password of a token with this identifier."""
         return hmac.new(self.key, identifier, ALGORITHMS[self.algorithm]).digest()
 
 
@@ -72,7 +73,7 @@ class SignedToken:
     service: str
 
     def text(self) -> str:
-        """Return the form in which a token is sent (Token.encodeToUrlString of Hadoop)."""
+        """Return the text form of a token, as it is sent (Token.encodeToUrlString of Hadoop)."""
         parts = (self.identifier, self.password, self.kind.encode(), self.service.encode())
         data = b"".join(_vint(len(part)) + part for part in parts)
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -80,7 +81,7 @@ class SignedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """The content of an identifier. A container token has no modes."""
+    """The content of a token's identifier. `modes` is empty for a container token."""
 
     owner: str
     service: str
@@ -90,12 +91,12 @@ class TokenFacts:
 
 
 def container_service(container_id: ContainerId) -> str:
-    """Return the name of a container in a token."""
+    """Return the name that a container has in its tokens."""
     return f"#{container_id}"
 
 
 def block_service(container_id: ContainerId, block_id: BlockId) -> str:
-    """Return the name of a block in a token."""
+    """Return the name that a block has in its tokens."""
     return f"conID: {container_id} locID: {block_id}"
 
 
@@ -192,7 +193,7 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 
 def uuid_message(value: UUID) -> Any:
-    """Return a UUID in two signed halves, as in Java."""
+    """Return a message with the two halves of a UUID as signed numbers, as in Java."""
     most, least = (
         int.from_bytes(half, "big", signed=True) for half in (value.bytes[:8], value.bytes[8:])
     )
@@ -208,8 +209,8 @@ def uuid_of(message: Any) -> UUID:
 
 
 def _vint(number: int) -> bytes:
-    """Return a length as Hadoop's WritableUtils write it: up to 127 in one byte, otherwise the
-    count of bytes as -112 minus the count, and the bytes."""
+    """Encode a length as Hadoop's WritableUtils do. Up to 127 it takes one byte. Otherwise the
+    first byte is -112 minus the number of bytes that follow."""
     if number <= 127:
         return bytes([number])
     data = number.to_bytes((number.bit_length() + 7) // 8, "big")

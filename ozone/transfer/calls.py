@@ -1,4 +1,4 @@
-"""Calls between Ozone's datanodes about whole containers.
+"""Calls between Ozone's datanodes that transfer whole containers.
 
 Every field is sent, even if zero, because Ozone's messages require some of them.
 """
@@ -24,7 +24,7 @@ from suture.wire.security.tls import Security
 
 
 class ArchivePeer:
-    """A datanode at its REPLICATION port. Every failed call raises SutureError."""
+    """A client of a datanode's REPLICATION port. Every failed call raises SutureError."""
 
     def __init__(self, address: str, security: Security) -> None:
         self.address = address
@@ -40,7 +40,8 @@ class ArchivePeer:
     def push(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> None:
-        """Push an archive from `sent_parts`; cancel the call when `must_end` returns True."""
+        """Push the messages of an archive (`sent_parts`). Cancel the call when `must_end` returns
+        True."""
         try:
             upload(self._stub.upload, parts, timeout_s=timeout_s, must_end=must_end)
         except SutureError as error:
@@ -62,20 +63,19 @@ class ArchivePeer:
         return pieces()
 
     def hang_up(self) -> None:
-        """Cancel the running call; its waiting thread gets the error."""
+        """Cancel the running call. The thread that waits for it gets an error."""
         self._channel.close()
 
     def _named(self, error: SutureError) -> SutureError:
-        """Return an error that names the peer."""
+        """Return an error of the same class whose message names the peer."""
         return type(error)(error.code, f"datanode {self.address}: {error}", hint=error.hint)
 
 
 def sent_parts(
     container_id: ContainerId, data: Iterator[bytes], compression: Compression, size_bytes: int
 ) -> Iterator[bytes]:
-    """Yield the messages of an archive. `size_bytes` is the size of the container, by which the
-    target chooses a volume.
-    """
+    """Yield the messages of an archive. `size_bytes` is the size of the container; the target uses
+    it to choose a volume."""
     for part in gathered(data):
         if part.size_bytes or not part.position:
             about = UPLOADING(

@@ -1,9 +1,9 @@
-"""Reads the files of an archive one after the other while it arrives.
+"""Reads the files of an archive one after the other while the archive arrives.
 
-    container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ...
+    container.yaml - <id>.tree - db/<table>.data ... - chunks/<block>.block ...
 
-Ozone writes the files in this order. The input is not trusted: data that the rows do not describe
-is not stored, and all sizes are limited.
+Ozone writes the files in this order. The input is not trusted: data without a row is not stored,
+and all sizes are limited.
 """
 
 import tarfile
@@ -33,7 +33,7 @@ BLOCK_SUFFIX: Final = ".block"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """A file of an archive. Unread `pieces` are skipped."""
+    """A file of an archive. If the consumer does not read all `pieces`, the rest is skipped."""
 
     name: str
     size_bytes: int
@@ -47,7 +47,7 @@ class ArchiveEntry:
 
 
 def malformed(what: str) -> RefusedError:
-    """Return the error for an archive that Ozone's datanodes do not produce."""
+    """Return the error for an archive that no Ozone datanode would send."""
     return RefusedError(Code.MALFORMED_REQUEST, f"archive of a container: {what}")
 
 
@@ -70,7 +70,7 @@ def entries(data: Iterator[bytes], compression: Compression) -> Iterator[Archive
 
 @contextmanager
 def _read() -> Iterator[None]:
-    """Convert the errors of an invalid archive."""
+    """Convert errors of the body about an invalid archive to RefusedError."""
     try:
         yield
     except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
@@ -80,7 +80,8 @@ def _read() -> Iterator[None]:
 def _entry(
     archive: tarfile.TarFile, member: tarfile.TarInfo, source: "_Source"
 ) -> Iterator[ArchiveEntry]:
-    """Yield a file, and read it to its end."""
+    """Yield one file of an archive, then skip the part of the file that the consumer did not
+    read."""
     if member.isdir():
         return
     if not member.isreg() or member.issparse():
@@ -107,7 +108,7 @@ def _entry(
 
 
 class _Source:
-    """The input of tarfile: the arriving bytes. A read beyond the allowed number of bytes is an
+    """The arriving bytes as the input of tarfile. A read of more bytes than `allow` permits is an
     error."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
@@ -118,17 +119,17 @@ class _Source:
 
     @property
     def has_ended(self) -> bool:
-        """True if the bytes that were read last are the end mark of an archive."""
+        """True if the last bytes read are the end mark of an archive."""
         return self._last == END
 
     def allow(self, size_bytes: int) -> None:
-        """Allow this many more bytes to be read. Of the earlier allowance, only bytes for headers
-        remain."""
+        """Allow reading `size_bytes` more bytes. Of the unused earlier allowance, at most
+        HEADER_BYTES_MAX bytes remain."""
         self._left_bytes = min(self._left_bytes, HEADER_BYTES_MAX) + size_bytes
 
     def read(self, size_bytes: int) -> bytes:
-        """Return this many bytes, or fewer at the end. Raise RefusedError beyond the allowed
-        number."""
+        """Return `size_bytes` bytes, or fewer at the end of the archive. Raise RefusedError if the
+        allowance is exceeded."""
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
             raise malformed(f"more than {HEADER_BYTES_MAX} bytes of headers")
@@ -147,7 +148,7 @@ class _Source:
         return taken
 
     def remaining_bytes(self) -> Iterator[bytes]:
-        """Yield the remaining bytes, except the zeros that end an archive."""
+        """Yield the rest of the archive, without the zeros that end an archive."""
         zeros = 0
         for piece in chain([bytes(self._kept)], self._data):
             zeros += len(piece)
@@ -177,7 +178,8 @@ def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes
 
 
 def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the contents of a zstd stream in small pieces, however far a piece expands."""
+    """Yield the contents of a zstd stream in pieces of at most STEP_BYTES, even if the input
+    expands a lot."""
     reader: Any = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).stream_reader(
         cast(IO[bytes], _Pieces(data)), read_size=STEP_BYTES, read_across_frames=True
     )

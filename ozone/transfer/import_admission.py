@@ -2,9 +2,9 @@
 once.
 
 If a push is rejected, Ozone's storage container manager repeats it only after its command expires,
-by default after twelve minutes. Therefore a push waits until it may run. Meanwhile it uses one of
-the sender's ten streams and a sleeping thread of the agent, whose slot is given to other calls. An
-import that receives nearly no data is ended, because it would block others.
+by default after twelve minutes. Therefore a push waits until it may run. While it waits, it uses
+one of the sender's ten streams and a sleeping thread of the agent, whose worker slot is free for
+other calls. An import that receives nearly no data is ended, because it would block others.
 """
 
 import time
@@ -23,9 +23,8 @@ BYTES_PER_S_MIN: Final = 16 * 1024  # a full container would take four days, eve
 
 
 class ImportAdmission:
-    """Limits concurrent imports to the store's capacity. Waiters are served in no
-    particular order.
-    """
+    """Limits concurrent imports to the store's capacity. Waiting imports are admitted in no
+    particular order."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class ImportAdmission:
                 )
 
     def _is_free(self) -> bool:
-        """Return True if an import may run; wait for this at most `POLL_S`."""
+        """Wait at most `POLL_S` until an import may run. Return False if it may not run yet."""
         try:
             self._free.get(timeout=POLL_S)
         except Empty:
@@ -84,9 +83,10 @@ class ImportAdmission:
 
 
 def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterator[bytes]:
-    """Yield the bytes of an archive. Raise UnavailableError if they arrive too slowly.
+    """Yield the bytes of an archive. Raise UnavailableError if they arrive more slowly than
+    BYTES_PER_S_MIN.
 
-    Only the time spent waiting for the sender counts. The sender may pause for `WAIT_S_MAX`.
+    Only the time spent waiting for the sender counts. The sender may pause for up to `WAIT_S_MAX`.
     """
     left_s = WAIT_S_MAX
     while True:

@@ -1,9 +1,10 @@
-"""Imports a container from another datanode of Ozone: verified while it arrives, then served.
+"""Imports a container from another datanode of Ozone. Everything is verified while it arrives, and
+only then served.
 
 The files of an archive, and their processing:
 
     container.yaml  the facts of the replica; its checksum is verified
-    <id>.tree       the deleted blocks; its folds are verified
+    <id>.tree       the deleted blocks; the tree's checksums are verified against each other
     db/             the rows, stored in Suture's form; blocks with a pending delete are deleted
     chunks/         each chunk is verified against its row while it is written
     end             if no chunk is missing, the replica is synced, published and reported
@@ -61,9 +62,8 @@ TREE_BYTES_MAX: Final = 64 * 1024**2  # twice the most that Ozone's datanodes ca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveImporter:
-    """The dependencies of every import of this datanode. `on_arrived` is called with each
-    replica.
-    """
+    """Imports containers into a store. `on_arrived` is called with the id of each imported
+    replica."""
 
     store: ReplicaStore
     leases: Leases
@@ -79,8 +79,8 @@ class ArchiveImporter:
         *,
         replica_index: int = 0,
     ) -> ReplicaFacts:
-        """Receive one container; for an erasure-coded container only the given replica index, 0 =
-        any.
+        """Receive one container, and publish and return its replica. If `replica_index` is not 0,
+        accept only the shard with this index.
 
         Raise SutureError after removing all received data.
         """
@@ -113,7 +113,7 @@ class ArchiveImporter:
 
 
 class _Head:
-    """The parts of an archive before the bytes of blocks."""
+    """The files of an archive that precede the block files: descriptor, tree and tables."""
 
     def __init__(self, container_id: ContainerId, replica_index: int) -> None:
         self.container_id = container_id
@@ -135,8 +135,8 @@ class _Head:
         return None
 
     def announced(self, rows: ContainerRows, now_ms: int) -> ImportSpec:
-        """Return the announced replica from descriptor and rows. Raise RefusedError if they are
-        invalid."""
+        """Return the replica that the descriptor and the rows describe. Raise RefusedError if they
+        are invalid."""
         descriptor = self._descriptor
         if descriptor is None:
             raise malformed(f"there is no {DESCRIPTOR}")
@@ -193,7 +193,7 @@ class _Head:
 
 @dataclass(slots=True)
 class _Reception:
-    """The state of one container while its blocks arrive."""
+    """A container whose blocks are arriving."""
 
     arrival: ReplicaImport
     rows: ContainerRows
@@ -205,7 +205,7 @@ class _Reception:
     _tombstones: dict[BlockId, int] = field(default_factory=dict)
 
     def store_rows(self) -> None:
-        """Store the rows, and record which blocks have bytes to arrive."""
+        """Store the rows, and record for which blocks data must arrive."""
         condemned = self.rows.pending_delete_blocks()
         if self.head.tree is not None:
             self._tombstones |= self.head.tree.tombstones
@@ -236,7 +236,7 @@ class _Reception:
             raise malformed(str(error)) from error
 
     def _check_lost(self) -> None:
-        """Raise RefusedError for a container whose tree has live blocks without a row."""
+        """Raise RefusedError if the container's tree has a live block without a row."""
         tree = self.head.tree
         if tree is None or tree.root is None:
             return
@@ -245,7 +245,7 @@ class _Reception:
                 raise malformed(f"block {block_id} is in its tree, and has no row")
 
     def store_block(self, entry: ArchiveEntry) -> None:
-        """Store the file of a block; ignore the file of a deleted block or without a row."""
+        """Store the file of a block. Ignore the file if the block is deleted or has no row."""
         folder, _, name = entry.name.rpartition("/")
         number = number_of(name.removesuffix(BLOCK_SUFFIX))
         if folder != CHUNKS or not name.endswith(BLOCK_SUFFIX) or number is None:
@@ -277,7 +277,7 @@ class _Reception:
             )
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the received replica. Raise RefusedError if data is missing."""
+        """Return the verified replica. Raise RefusedError if the file of a block is missing."""
         for block_id in sorted(self._awaited)[:1]:
             raise malformed(
                 f"{len(self._awaited)} blocks have no file, the first is block {block_id}"

@@ -41,21 +41,20 @@ def parse_upload(data: bytes) -> Any:
 
 
 def parse_wish(data: bytes) -> Any:
-    """Return the requested container. Raise RefusedError(MALFORMED_REQUEST) if `data` is
+    """Return the request for a container. Raise RefusedError(MALFORMED_REQUEST) if `data` is
     invalid."""
     return _parsed(WISH, "CopyContainerRequestProto", data)
 
 
 def parse_part(data: bytes) -> Any:
-    """Return the part of an archive in a datanode's answer. Raise
-    RefusedError(MALFORMED_REQUEST).
-    """
+    """Return the part of an archive in a datanode's answer. Raise RefusedError(MALFORMED_REQUEST)
+    if it is invalid."""
     return _parsed(PART, "CopyContainerResponseProto", data)
 
 
 def parse_compression(number: int) -> Compression:
-    """Return the compression of an archive; none if not given. Raise RefusedError if it is
-    unknown."""
+    """Return the compression of an archive; NO_COMPRESSION if the message names none. Raise
+    RefusedError if it is unknown."""
     try:
         return Compression(number or Compression.NO_COMPRESSION)
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""Exports a replica as Ozone's datanodes send it: an archive, made while it is sent.
+"""Exports a replica as Ozone's datanodes send it: an archive, built while it is sent.
 
-    container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ... ─ end
+    container.yaml - <id>.tree - db/<table>.data ... - chunks/<block>.block ... - end
 
 An Ozone datanode serves an import before it has verified the data. Therefore the sender verifies
 every chunk against its row. After a mismatch it ends the stream, and the receiver keeps nothing.
-The sender holds a shared lease of the container, so that no chunk is written during the export. A
+The caller holds a shared lease of the container, so that no chunk is written during the export. A
 replica with lost rows is not sent.
 """
 
@@ -48,7 +48,7 @@ PLACE: Final = "/suture"  # an importer of a container writes its own
 
 @dataclass(frozen=True, slots=True)
 class ArchiveExport:
-    """A replica being sent to a datanode of Ozone."""
+    """The export of one replica to a datanode of Ozone."""
 
     store: ReplicaStore
     container_id: ContainerId
@@ -64,8 +64,8 @@ class ArchiveExport:
         return facts
 
     def stream(self, compression: Compression) -> Iterator[bytes]:
-        """Yield the bytes of the archive. Raise SutureError if the replica cannot be sent
-        completely."""
+        """Return the bytes of the archive, in pieces. Raise SutureError if the replica cannot be
+        sent completely."""
         check_compression(compression)
         facts = self.check()
         if compression is Compression.ZSTD:
@@ -91,9 +91,8 @@ class ArchiveExport:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
     def _check_rows(self) -> None:
-        """Raise RefusedError for a replica with bytes that no row describes, which an archive
-        cannot contain.
-        """
+        """Raise RefusedError if a block file with data has no row, because an archive cannot
+        contain it."""
         for block_id, size_bytes in self.store.view(self.container_id).blocks_without_row().items():
             if size_bytes > 0:
                 raise RefusedError(
@@ -104,7 +103,8 @@ class ArchiveExport:
                 )
 
     def _write_tables(self, facts: ReplicaFacts, view: OzoneView, scratch: Path) -> list[BlockId]:
-        """Write the tables; return the blocks in key order."""
+        """Write the tables to `scratch`. Return the block ids in the order of their keys (decimal
+        text)."""
         ids = sorted(
             (block_id for block_id, _ in self.store.view(self.container_id).block_rows()), key=str
         )
@@ -130,7 +130,7 @@ class ArchiveExport:
         return ids
 
     def _block(self, block_id: BlockId) -> Iterator[bytes]:
-        """Yield the file of a block; nothing for one without chunks."""
+        """Yield the file of a block; yield nothing if the block is empty."""
         found = self.store.view(self.container_id).readable(block_id)
         size_bytes = found.block.length_bytes
         if not size_bytes:

@@ -1,4 +1,5 @@
-"""Splits an archive into consecutive parts, as Ozone's datanodes send it, and joins them."""
+"""Splits an archive into consecutive parts, as Ozone's datanodes send them, and joins such
+parts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ PART_BYTES: Final = 1024**2  # of an archive per message
 
 @dataclass(frozen=True, slots=True)
 class ArchivePart:
-    """The bytes of an archive for one message, from `position` on."""
+    """A part of an archive, for one message. It begins at byte `position` of the archive."""
 
     position: int
     pieces: Sequence[bytes]
@@ -21,16 +22,14 @@ class ArchivePart:
     is_last: bool
 
     def encoded(self, about: bytes, number: int) -> bytes:
-        """Return a message: the encoded fields `about`, and the bytes as the field with the given
-        number. This copies the bytes once; protobuf would copy them three times.
-        """
+        """Return a message with the encoded fields `about`, and with the bytes in field `number`.
+        This copies the bytes once; protobuf would copy them three times."""
         return b"".join([about, field_tag(number), varint(self.size_bytes), *self.pieces])
 
 
 def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
-    """Yield an archive in parts of about a mebibyte; the last part is the rest, and may be
-    empty.
-    """
+    """Yield an archive in parts of about a mebibyte. The last part contains the rest, and may be
+    empty."""
     pieces: list[bytes] = []
     position = size_bytes = 0
     for piece in data:
@@ -44,7 +43,8 @@ def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
 
 
 def join_parts(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the bytes of a container's parts. Raise RefusedError if a part is not the next one."""
+    """Yield the bytes of consecutive parts of a container. Raise RefusedError if a part does not
+    follow the previous one."""
     position = 0
     for part in parts:
         if part.container_id != container_id or part.offset != position:

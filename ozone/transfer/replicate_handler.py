@@ -1,7 +1,7 @@
-"""Carries out copies of containers that Ozone's storage container manager orders, as Ozone does.
+"""Copies containers as Ozone's storage container manager orders, in the same way as Ozone.
 
     replicate, with a target    take a shared lease, and upload the archive, verifying each chunk
-    replicate, with sources     try the sources in any order; import the first complete download
+    replicate, with sources     try the sources in random order; import the first complete download
 
 A command runs in the agent's task pool. If it is stopped, reaches its deadline or makes no progress
 for too long, the copy fails and the target keeps nothing. If the sender fails, it cancels the
@@ -39,9 +39,8 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReplicator:
-    """Executes copy commands. `executor` has a thread for each fetch; `request_scan` requests a
-    scan of a replica, with the reason.
-    """
+    """Executes copy commands. `executor` runs one thread per fetch. `request_scan` requests a scan
+    of a replica; its second argument is the reason."""
 
     store: ReplicaStore
     leases: Leases
@@ -105,11 +104,11 @@ class ContainerReplicator:
         )
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads of fetches."""
         self.executor.shutdown(wait=True, cancel_futures=True)
 
     def _tell(self, container_id: ContainerId, failure: SutureError | None) -> None:
-        """Request a scan of the replica if the failure is a chunk that does not match its row."""
+        """If `failure` is a chunk that does not match its row, request a scan of the replica."""
         if failure is not None and failure.code is Code.CHECKSUM_MISMATCH:
             self.request_scan(container_id, DAMAGED)
 
@@ -121,7 +120,7 @@ class ContainerReplicator:
         stop: Stop,
         timeout_s: float,
     ) -> scm_pb2.ReplicateOutcome:
-        """Fetch a container from the first source that sends it completely."""
+        """Fetch a container from the sources in random order, until one sends it completely."""
         if not 1 <= len(addresses) <= SOURCES_MAX:
             raise codec.malformed(
                 "replicate.sources", f"are {len(addresses)}, possible are 1..{SOURCES_MAX}"
@@ -185,7 +184,7 @@ class ContainerReplicator:
 
 
 class _Watch:
-    """Detects a stalled transfer, and records why it was ended."""
+    """Detects a stalled transfer. Call it to learn whether the transfer must be ended."""
 
     def __init__(self, watch: StallWatch, stall_s: float) -> None:
         self._watch = watch
@@ -195,7 +194,7 @@ class _Watch:
         return self._watch.has_stalled()
 
     def reason(self, address: str) -> SutureError | None:
-        """Return the error if the transfer was ended because it stalled; None otherwise."""
+        """Return an error if the transfer stalled; None if it did not."""
         if not self._watch.stalled:
             return None
         return UnavailableError(
@@ -204,7 +203,7 @@ class _Watch:
 
 
 class _OutgoingArchive:
-    """The parts of an outgoing archive, consumed by a gRPC thread."""
+    """The parts of an outgoing archive, which a gRPC thread consumes."""
 
     def __init__(self, parts: Iterator[bytes], stop: Stop) -> None:
         self._parts = parts
@@ -232,12 +231,12 @@ class _OutgoingArchive:
             self._released.get()
 
     def let_go(self) -> None:
-        """Release the thread that waits for the end of the call."""
+        """Release the gRPC thread that keeps the stream open after a failure."""
         self._released.put(None)
 
 
 class _IncomingArchive:
-    """The bytes of an incoming archive."""
+    """The bytes of an incoming archive, with a count of the received pieces."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -253,7 +252,7 @@ class _IncomingArchive:
 
 
 def _has_ended(future: "Future[ReplicaFacts]") -> bool:
-    """Return True if the work ends within a short timeout."""
+    """Wait at most `POLL_S` for the end of the work. Return True if it has ended."""
     ended: SimpleQueue[None] = SimpleQueue()
     future.add_done_callback(lambda _: ended.put(None))
     try:

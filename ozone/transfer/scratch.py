@@ -1,8 +1,8 @@
 """A temporary directory for the tables of one archive.
 
-The directory is in memory while the tables are small, because RocksDB syncs a dozen times when it
-opens a database and ingests a table, and temporary data need not be durable. Larger tables are
-moved to disk. The next process removes the directories of a killed process in memory and on disk.
+The directory is in memory while the tables are small. RocksDB syncs a dozen times when it opens a
+database and ingests a table, and temporary data need not be durable. Larger tables are moved to
+disk. If a process was killed, the next process removes its directories, in memory and on disk.
 """
 
 import fcntl
@@ -37,9 +37,8 @@ def scratch_errors() -> Iterator[None]:
 
 
 class Scratch:
-    """A scratch directory, for one thread. `path` may change with each `reserve`. The directory is
-    removed at the end.
-    """
+    """A scratch directory, for one thread. `path` may change with each call of `reserve`. The
+    directory is removed when the context ends."""
 
     def __init__(self, memory: Path = MEMORY) -> None:
         self._memory = memory
@@ -58,9 +57,9 @@ class Scratch:
         self._ends.close()
 
     def reserve(self, size_bytes: int) -> Path:
-        """Return the directory for a file of this size. Move all files to disk once they exceed
-        MEMORY_BYTES_MAX. Raise UnavailableError if they cannot be moved.
-        """
+        """Return the directory in which to create a file of this size. If the files then exceed
+        MEMORY_BYTES_MAX, first move all files to disk. Raise UnavailableError if they cannot be
+        moved."""
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
             self._is_in_memory = False
@@ -81,7 +80,7 @@ class Scratch:
 
 
 def clear_abandoned(memory: Path = MEMORY) -> None:
-    """Remove the directories of killed processes, which are not locked."""
+    """Remove the directories of killed processes. They are recognised by their missing locks."""
     places = [memory]
     with suppress(OSError):  # there is no place for it on a disk
         places.append(Path(tempfile.gettempdir()))

@@ -1,8 +1,8 @@
 """`IntraDatanodeProtocolService`: transfers whole containers between Ozone's datanodes.
 
 The parts of an archive must be consecutive. An error is returned as a gRPC status with a text.
-Ozone's sender treats every status as a failure, and the storage container manager chooses another
-source.
+Ozone's sender treats every error status as a failure, and the storage container manager then
+chooses another source.
 """
 
 import time
@@ -45,10 +45,10 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class ReplicationService:
-    """Receives containers that Ozone's datanodes push, and sends those that they pull.
+    """Receives containers that Ozone's datanodes push, and sends containers that they pull.
 
-    `request_scan` requests a scan of a replica, with the reason; `turns` limits pushed
-    containers.
+    `request_scan` requests a scan of a replica; its second argument is the reason. `turns` limits
+    the number of concurrent pushes.
     """
 
     decoders = encoders = BYTES
@@ -67,7 +67,7 @@ class ReplicationService:
         self._refused: dict[ContainerId, Code] = {}  # logged
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Send one container, which does not change during the call."""
+        """Send one container. The container cannot change during the call."""
         with StatusTranslator(context, SERVICE.full_name):
             wish = parse_wish(request)
             container_id = codec.parse_container_id(wish.container_id, "containerID")
@@ -82,7 +82,7 @@ class ReplicationService:
                 raise
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Receive one container, and serve it before the answer is sent."""
+        """Receive one container. It is served before the answer is sent."""
         with StatusTranslator(context, SERVICE.full_name):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
@@ -107,7 +107,8 @@ class ReplicationService:
         return UPLOADED
 
     def _log_refusal(self, container_id: ContainerId, error: SutureError) -> None:
-        """Log the refusal of a container once, because Ozone's SCM orders its copy again."""
+        """Log the refusal of a container, but not repeatedly, because Ozone's SCM orders its copy
+        again."""
         if not isinstance(error, RefusedError) or self._refused.get(container_id) is error.code:
             return
         if len(self._refused) >= REFUSALS_KEPT_MAX:
@@ -117,13 +118,14 @@ class ReplicationService:
 
 
 def _caller_of(context: grpc.ServicerContext) -> str:
-    """Return the name in the caller's certificate."""
+    """Return the common name in the caller's certificate."""
     names: Any = context.auth_context().get(COMMON_NAME, ())
     return names[0].decode("utf-8", "replace") if names else PLAINTEXT
 
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield an archive in parts of about a mebibyte; the last one is marked."""
+    """Yield the messages of an archive, with about a mebibyte of data each. The last message is
+    marked."""
     for part in gathered(data):
         about = PART(
             container_id=container_id,
@@ -135,8 +137,8 @@ def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Parts:
-    """The parts of one archive; the first part identifies it. Raise RefusedError if a part is
-    invalid."""
+    """The parts of one archive. The first part names the container and the compression. Raise
+    RefusedError if a part is invalid."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self._requests = arriving(requests)

@@ -1,10 +1,10 @@
 """Checks the unpacked sizes of an untrusted RocksDB table's blocks before the library reads it.
 
 A block states its unpacked size, up to 4 GiB, and the library trusts this number. It allocates the
-memory, and ends the process if the allocation fails. This module unpacks index and properties,
-within the same limit, to find all blocks that the library will read.
+memory, and ends the process if the allocation fails. To find all blocks that the library will read,
+this module unpacks the index and the properties. It applies the same size limit to them.
 
-    blocks │ properties │ index │ metaindex: names and handles │ footer: handles, format, magic
+    blocks | properties | index | metaindex: names and handles | footer: handles, format, magic
     a block: content, its compression (1 byte), checksum (4); packed content begins with its size
 """
 
@@ -34,16 +34,17 @@ COPY_TAGS: Final = {1: 1, 2: 2, 3: 4}  # of snappy: bytes of the distance
 
 
 class Handle(NamedTuple):
-    """The location of a block, without its trailer."""
+    """The location of a block in the file: its offset, and its size in bytes without the
+    trailer."""
 
     offset: int
     size_bytes: int
 
 
 def check_blocks(path: Path, block_bytes_max: int) -> None:
-    """Raise DamagedData if the blocks of a table are not consecutive in its file, if one unpacks to
-    more than `block_bytes_max`, or if this cannot be determined. Raise OSError for a failed read.
-    """
+    """Raise DamagedData if the blocks of a table are not consecutive in its file, or if a block
+    unpacks to more than `block_bytes_max`, or if the file cannot be parsed. Raise OSError if it
+    cannot be read."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             _Table(data, block_bytes_max).check()
@@ -59,7 +60,7 @@ class _Table:
         self._block_bytes_max = block_bytes_max
 
     def check(self) -> None:
-        """Check each block."""
+        """Check each block. Raise DamagedData if one is invalid."""
         start = len(self._data) - FOOTER.size
         if start < 0:
             raise DamagedData(f"{len(self._data)} bytes are no sorted table")
@@ -83,9 +84,8 @@ class _Table:
             end = handle.offset + handle.size_bytes + TRAILER_BYTES
 
     def _is_relative(self, properties: Handle | None) -> bool:
-        """Return True if the index has the relative form. Raise DamagedData for an index of
-        indexes.
-        """
+        """Return True if the index stores handles relative to the previous one. Raise DamagedData
+        if the index has several levels."""
         if properties is None:
             return False
         stated = dict(_entries(self._unpacked(properties)))
@@ -124,7 +124,7 @@ class _Table:
 
 
 def _number(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
-    """Return the varint at `at`, of at most 64 bits, and the offset after it."""
+    """Read a varint of at most 64 bits at offset `at`. Return its value and the offset after it."""
     value = 0
     for index in range(NUMBER_BYTES_MAX):
         octet = int(data[at + index])
@@ -141,7 +141,8 @@ def _handle(data: bytes, at: int) -> tuple[Handle, int]:
 
 
 def _end_of(block: bytes) -> int:
-    """Return the offset at which a block's entries end and its restart points begin."""
+    """Return the offset of the end of a block's entries, which is the start of its restart
+    points."""
     count: int = struct.unpack_from("<I", block, len(block) - 4)[0] & COUNT_MASK
     end = len(block) - 4 - 4 * count
     if end < 0:
@@ -150,9 +151,8 @@ def _end_of(block: bytes) -> int:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a block, which stores only the part of each key that
-    differs from the previous key. Raise DamagedData for an invalid entry.
-    """
+    """Yield the keys and values of a block. The block stores only the part of each key that differs
+    from the previous key. Raise DamagedData for an invalid entry."""
     at, end, key = 0, _end_of(block), b""
     while at < end:
         shared, at = _number(block, at)
@@ -168,9 +168,8 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
     """Yield the handles of the blocks in an index. With `is_relative`, an entry whose key shares
-    bytes with the previous key has only the difference of the sizes; its block follows the previous
-    one.
-    """
+    bytes with the previous key has no full handle. Its block follows the previous block, and the
+    entry has the difference of the two sizes."""
     at, end, last = 0, _end_of(block), Handle(0, 0)
     while at < end:
         shared, at = _number(block, at)
@@ -190,7 +189,8 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
 
 
 def _unsnapped(data: bytes, size_bytes: int) -> bytes:
-    """Return the content that Snappy packed. A copy may overlap the end of the output so far."""
+    """Return the content of Snappy-compressed data. A copy element may overlap the end of the
+    output."""
     out, at = bytearray(), 0
     while at < len(data):
         tag = data[at]

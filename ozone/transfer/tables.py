@@ -1,7 +1,8 @@
 """The rows of an archive: Ozone's tables as RocksDB exports them (`db/*.data`).
 
 Each table is one sorted table file, or an empty file if it has no rows. The files are ingested into
-an empty database, and its rows are read like a volume's (`ozone.disk.rows`).
+an empty database. The rows are then read from this database like those of a volume
+(`ozone.disk.rows`).
 """
 
 import re
@@ -39,9 +40,8 @@ SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
 def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
-    """Store the file of one table. Raise RefusedError for a table that is not used, unless it is
-    RETIRED and empty.
-    """
+    """Store the file of one table. Raise RefusedError if the table is not used (an empty table
+    RETIRED is ignored), too large, or repeated."""
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if name == RETIRED:
         if entry.size_bytes:
@@ -61,7 +61,8 @@ def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
 
 @contextmanager
 def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]:
-    """Open the stored tables. Raise RefusedError if one is damaged, or there are no rows."""
+    """Open the stored tables during the body; yield their rows. Raise RefusedError if a table is
+    damaged, or if there is no table of blocks."""
     rocks = library()
     files = {name: scratch / f"{name}{TABLE_SUFFIX}" for name in READ}
     if not files[READ[0]].exists():
@@ -87,7 +88,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
 
 
 def _check_blocks(name: str, path: Path) -> None:
-    """Raise RefusedError if a block in a table states a larger size than any valid block."""
+    """Raise RefusedError if a block in a table states a size that no valid block has."""
     try:
         with scratch_errors():
             check_blocks(path, BLOCK_BYTES_MAX)
@@ -97,11 +98,11 @@ def _check_blocks(name: str, path: Path) -> None:
 
 
 class _Tables(DatabaseView):
-    """The tables of an archive; their expansion is limited."""
+    """The tables of an archive, with a limit on their unpacked size."""
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield the batches of a view. Raise RefusedError if a table exceeds TABLE_BYTES_MAX, or if
-        a row is too long."""
+        """Yield keys and values in batches. Raise RefusedError if the table exceeds
+        TABLE_BYTES_MAX, or if a row exceeds ROW_BYTES_MAX."""
         size_bytes = 0
         for keys, values in super().batches(family, prefix):
             size_bytes += sum(map(len, keys)) + sum(map(len, values))
@@ -122,7 +123,8 @@ def _check_size(name: str, size_bytes: int) -> None:
 
 
 def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -> None:
-    """Write the file of one table, as Ozone ingests it: `rows` by ascending key; empty for none.
+    """Write the file of one table in the form that Ozone ingests. `rows` must be sorted by key. If
+    there are no rows, the file is empty.
 
     Raise RefusedError if the library is not installed, UnavailableError if it cannot be written.
     """
@@ -146,7 +148,7 @@ def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -
 
 
 def _options(rocks: Any) -> Any:
-    """Return options for a few rows that are read once."""
+    """Return RocksDB options for small databases that are read once."""
     options = rocks.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(BUFFER_BYTES)
