@@ -32,8 +32,8 @@ class Catalog:
     """`iceberg` or `delta`."""
 
     def publish(self, out: str, *, run_id: str, attempt: str) -> None:
-        """Create missing tables, and write the rows of a finished run. Errors of Spark are passed
-        on."""
+        """Create missing tables, and write the rows of a finished run. Raise Spark's errors
+        unchanged."""
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.namespace)}")
         for name in RESULTS:
             self.spark.sql(self._creation(name))
@@ -45,7 +45,7 @@ class Catalog:
     def withdraw(
         self, run_ids: Sequence[str], *, tables: Sequence[str] = tuple(RESULTS)[::-1]
     ) -> None:
-        """Delete the rows of these runs from all tables, and from table `runs` first."""
+        """Delete the rows of these runs from all tables, starting with table `runs`."""
         if not run_ids:
             return
         named = ", ".join(map(text, run_ids))

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from suture.errors import SutureError
 
 RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
-"""The last line of a Python traceback; Java classes have their package as a prefix."""
+"""Pattern of the last line of a Python traceback. Java's classes differ by the package in front."""
 
 REASON_CHARACTERS_MAX: Final = 1500
 """Maximum length of a library's message in output."""
@@ -52,32 +52,32 @@ class SparkRefused(VerifyError):
 
 
 class WorkersApart(VerifyError):
-    """Raised if the driver does not find files that workers wrote; the run was not finished."""
+    """Raised if the driver cannot find files that workers wrote. The run is not finished then."""
 
     code = "WORKERS_APART"
 
 
 class CatalogRefused(VerifyError):
-    """Raised if a catalog rejects the tables of a run; the run's files are complete."""
+    """Raised if a catalog rejects the tables of a run. The run's files are complete
+    nevertheless."""
 
     code = "CATALOG_REFUSED"
 
 
 class RunConflict(VerifyError):
-    """Raised if a run with the same id and other input or options already exists."""
+    """Raised if there is a run with the same id but other input or options."""
 
     code = "RUN_CONFLICT"
 
 
 FAILURES: Final = (VerifyError, SutureError, OSError, MemoryError, PySparkException, Py4JError)
-"""The exceptions of a run that are reported in one line. PySpark translates most errors of Java;
-some are raw."""
+"""The exceptions of a run that are reported in one line. PySpark translates most Java errors; the
+others arrive as Py4JError."""
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error in one line. If a task in Java or Python failed, this is the innermost cause,
-    not the failed call.
-    """
+    """Return a one-line description of an error. If a task in Java or Python failed, this is the
+    message of the innermost cause, not that of the failed call."""
     if isinstance(error, MemoryError):
         return ": ".join(filter(None, ["too little memory", str(error).partition("\n")[0]]))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]

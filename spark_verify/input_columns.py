@@ -12,7 +12,7 @@ import pyarrow as pa
 from health.tables import report_columns, snapshot_columns
 
 AHEAD_MAX_MS: Final = 3_600_000
-"""How far an instant may lie in the future, because clocks differ by up to an hour."""
+"""Maximum difference by which a time may be in the future: clocks may differ by up to an hour."""
 
 
 KINDS: Final[dict[str, pa.DataType]] = {
@@ -33,10 +33,10 @@ def _schema(columns: Iterable[snapshot_columns.Column]) -> pa.Schema:
 
 
 TABLES: Final = {name: _schema(columns) for name, columns in snapshot_columns.TABLES.items()}
-"""The input tables: one directory of Parquet files each."""
+"""The input tables by name. Each is a directory of Parquet files."""
 
 REPORT: Final = _schema(report_columns.REPORT)
-"""Columns of the other input: one file per report of a datanode."""
+"""Columns of a datanode's report, the other input. Each report is one file."""
 
 NOT_JUDGED: Final = (
     *("snapshot_id", "state_since_ms", "tree_generation", "data_scan_at_ms", "reported_at_ms"),
@@ -47,4 +47,4 @@ CASE: Final = {
     name: pa.schema([column for column in TABLES[name] if column.name not in NOT_JUDGED])
     for name in ("containers", "replicas", "pending_ops")
 }
-"""The tables whose rows belong to a container, with the columns that its judge needs."""
+"""The tables whose rows belong to a container, with only the columns that the judge needs."""

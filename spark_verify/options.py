@@ -49,8 +49,8 @@ class VerifyOptions(ConfigSection):
 
     @classmethod
     def of(cls, flags: Mapping[str, int | None], file: Path | None) -> "VerifyOptions":
-        """Return the options set by flags (None = not given) and by a file. Raise RefusedError for
-        an unreadable file, or an unknown name or an invalid value in it."""
+        """Return the options: from `flags` (None = not given), otherwise from the file. Raise
+        RefusedError if the file is unreadable, or has an unknown name or an invalid value."""
         given = {name: value for name, value in flags.items() if value is not None}
         if file is None:
             return cls(**given)
@@ -65,12 +65,13 @@ class VerifyOptions(ConfigSection):
 
     @property
     def own_rules(self) -> dict[str, int]:
-        """The rules that were set."""
+        """The rules that a flag or the file has set."""
         return self.model_dump(include=RULES & self.model_fields_set)
 
     @property
     def assumed(self) -> dict[str, int]:
-        """The replication of all containers, which reports do not contain."""
+        """The replication that is assumed for all containers if only reports are compared, because
+        reports do not contain it."""
         return self.model_dump(include={"replication_factor", "ec_data", "ec_parity"})
 
     def explained(

@@ -89,7 +89,7 @@ class VerifyResult:
         return Path(self.address)
 
     def table(self, name: str) -> Path:
-        """Return the local directory of the run's rows in a table."""
+        """Return the local directory with the run's rows of a table."""
         return Path(runs.table_of(self.out, name, run_id=self.run_id, attempt=self.attempt))
 
 
@@ -130,9 +130,9 @@ class VerificationRun:
 def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> VerifyResult:
     """Verify a snapshot and write the result to `out/run_id=<run_id>`.
 
-    If a run with the same input is finished, return it unchanged. Raise SnapshotRefused if the
+    If a finished run has the same input, return its result unchanged. Raise SnapshotRefused if the
     snapshot is rejected, and RunConflict if the run id belongs to a run with other input. After an
-    error no finished run exists.
+    error there is no finished run.
     """
     named = (request.snapshot, request.reports)
     source, place = (address_of(one) if one else "" for one in named)
@@ -341,16 +341,15 @@ def _conclude(
 def _check_written(
     run: VerificationRun, judged: JudgedContainers, written: Mapping[str, int]
 ) -> None:
-    """Raise WorkersApart if rows are missing. This happens if workers do not share the directory,
-    and write to their own disks.
-    """
+    """Raise WorkersApart if rows are missing in the written tables. This happens if workers write
+    to their own disks instead of a shared directory."""
     for name, count in judged.counts.items():
         if written[name] != count:
             raise apart(run, f"table {name}/ has {written[name]} rows, {count} were written")
 
 
 def apart(run: VerificationRun, fact: str) -> WorkersApart:
-    """Return the error to raise if the driver does not find rows that workers wrote."""
+    """Return the error for rows that workers wrote and that the driver cannot find."""
     return WorkersApart(
         f"workers do not see {run.attempt.storage.address}: {fact}",
         hint="use a shared directory or an object store",

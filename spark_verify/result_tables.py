@@ -28,7 +28,8 @@ class ResultTable:
 
 
 def _table(meaning: str, text: str, **structs: pa.Schema) -> ResultTable:
-    """Return a table from lines `name type meaning`; `*` marks a list, `structs` adds types."""
+    """Return a table from lines `name type meaning`. `*` marks a list. `structs` defines additional
+    types by name."""
     kinds = KINDS | {name: pa.struct(list(own)) for name, own in structs.items()}
     fields, meanings = [], []
     for line in filter(str.strip, text.splitlines()):
@@ -51,7 +52,8 @@ COMPARED: Final = pa.schema([c for c in TABLES["replicas"] if c.name not in NOT_
 
 
 AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
-"""Upper limits of the ages of full scans; the classes "earlier" and "never" follow."""
+"""Upper limits in days of the age classes of full scans; the classes "earlier" and "never"
+follow."""
 
 _AGES: Final = "\n".join(
     f"verified_{high}d long replicas whose last full scan is {low} to {high} days old"
@@ -204,13 +206,12 @@ RESULTS: Final = {
         """,
     ),
 }
-"""All tables in publication order. `runs` comes last, because its row confirms that the others are
-complete."""
+"""All result tables by name, in the order of publication. `runs` is last, because its row confirms
+that the other tables are complete."""
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
-"""Lifetime of a plan. After it the control plane must not act on the plan, because the cluster has
-reported again.
-"""
+"""Lifetime of a plan in milliseconds. The control plane must not act on an older plan, because the
+cluster's state has changed since."""
 
 STAMP: Final = ("snapshot_id", "as_of_ms", "expires_at_ms")
 """Columns that are the same in all rows of a run."""

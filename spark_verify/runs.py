@@ -53,7 +53,7 @@ RUN_ID_CHARS_MAX: Final = 128
 DAY_MS: Final = 86_400_000
 
 LEFT_MS: Final = DAY_MS
-"""Time without new files after which an attempt counts as killed."""
+"""Time in milliseconds without new files after which an attempt counts as killed."""
 
 IDENTITY: Final = ("snapshot_id", "cluster_id", "as_of_ms", "term", "rows")
 """Fields of a manifest that identify the snapshot."""
@@ -100,7 +100,8 @@ def inputs_of(
     options: VerifyOptions,
     reports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return all inputs that determine a result, as recorded in its summary."""
+    """Return everything that determines a result, in the form in which the run's summary records
+    it."""
     own = options.own_rules
     return {
         **{name: getattr(manifest, name) for name in IDENTITY},
@@ -126,9 +127,8 @@ def sources() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def code_checksum() -> str:
-    """Return a checksum of the sources of job and judge, because another version may judge
-    differently.
-    """
+    """Return a checksum of the source code of the job and the judge, because other code may give
+    another result."""
     checksum = hashlib.sha256()
     for name, content in sources():
         checksum.update(name.encode() + b"\0" + content)
@@ -149,16 +149,16 @@ class Attempt:
 
     @property
     def work(self) -> str:
-        """Directory of the files that only this attempt reads."""
+        """Directory of the attempt's intermediate files, which nothing else reads."""
         return f"{self.storage.address}/{WORK}{self.name}"
 
     def end(self) -> None:
-        """Remove the files that only this attempt reads; ignore errors."""
+        """Remove the attempt's intermediate files. Ignore errors."""
         with suppress(OSError):
             self.storage.delete(f"{WORK}{self.name}")
 
     def abandon(self) -> None:
-        """Remove all written rows of this attempt; ignore errors."""
+        """Remove all rows that the attempt has written. Ignore errors."""
         self.end()
         for name in RESULTS:
             if name != RUNS:
@@ -190,9 +190,9 @@ class RunSummary(BaseModel):
 
 
 def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a finished run, or None if it is not finished.
+    """Return the summary of a run; None if the run is not finished.
 
-    Raise RunConflict if its recorded inputs differ from `inputs` or cannot be read.
+    Raise RunConflict if the run's recorded inputs differ from `inputs`, or cannot be read.
     """
     if attempt_of(storage, run_id) is None:
         return None
@@ -224,7 +224,7 @@ def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attempt_of(storage: Storage, run_id: str) -> str | None:
-    """Return the attempt that became a run, or None if the run is not finished."""
+    """Return the id of the attempt whose rows are the run; None if the run is not finished."""
     try:
         return storage.read_text(f"{RUN}{run_id}/{SUCCESS}").strip()
     except FileNotFoundError:
@@ -257,7 +257,8 @@ def read_summary(storage: Storage, run_id: str) -> dict[str, Any]:
 
 
 def remove_run(storage: Storage, run_id: str) -> None:
-    """Remove a finished run, its _SUCCESS file first, so that no reader uses a part of it."""
+    """Remove a finished run. Its _SUCCESS file is removed first, so that readers never use an
+    incomplete run."""
     name = f"{RUN}{run_id}"
     storage.delete(f"{name}/{SUCCESS}")
     for table in reversed(RESULTS):
@@ -266,8 +267,8 @@ def remove_run(storage: Storage, run_id: str) -> None:
 
 
 def remove_left(storage: Storage, now_ms: int = 0) -> None:
-    """Remove the rows of killed attempts, that is, attempts that have written no new file for a
-    day."""
+    """Remove the rows of killed attempts. An attempt counts as killed if it has written no file for
+    a day."""
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
     directories = [name for name in storage.listed() if name.startswith(WORK)]
     tables = [name for name in RESULTS if name != RUNS]
@@ -311,7 +312,7 @@ def runs_to_remove(
 def old_runs(storage: Storage, *, keep_runs: int, keep_days: int, asked: str = "") -> list[str]:
     """Return the ids of the runs to remove from a directory of results, oldest first.
 
-    Runs that cannot be read are kept, and so is `asked`, the run that the caller requested.
+    Runs that cannot be read are kept. `asked`, the run that the caller requested, is also kept.
     """
     now_ms = time.time_ns() // 1_000_000
     runs = finished_summaries(storage)

@@ -1,4 +1,4 @@
-"""Opens the Spark session: a local session with little output by default, or the given one.
+"""Opens the Spark session: by default a local session with little output, otherwise the given one.
 
 The job uses only features of Spark Connect: no RDD, no SparkContext.
 """
@@ -38,7 +38,7 @@ HINTS: Final = {
         "ip address add 127.0.0.1/8 dev lo"
     ),
 }
-"""Hints for a failed start, by a pattern in the message of Java or the shell."""
+"""Hints for a failed start. Each key is a pattern for the message of Java or the shell."""
 
 ROWS_PER_PARTITION: Final = 500_000
 """Rows per shuffle partition: few enough to aggregate in memory."""
@@ -51,7 +51,7 @@ ON_WORKERS: Final = {
 """Settings of a session whose tasks run on other machines."""
 
 SMALL_ROWS: Final = 200_000
-"""Maximum number of rows for the settings of small runs, without the JVM's second compiler."""
+"""Maximum number of rows of a small run. Its JVM runs without the second (C2) compiler."""
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
@@ -61,24 +61,25 @@ QUICK_START: Final = (
     # Do not verify Spark's ten thousand installed classes again at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""JVM options for a run of seconds, most of which loads and compiles classes."""
+"""JVM options for a run of a few seconds. Such a run spends most of its time on loading and
+compiling classes."""
 
 THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """JVM options for millions of rows. The parallel collector has less overhead; its long pauses do
-not matter in a batch job. The second option compiles methods as long as Spark's generated code,
-which a JVM does not compile by default."""
+not matter in a batch job. The second option lets the JVM compile very long methods, such as those
+of Spark's generated code."""
 
 LARGE_ROWS: Final = 10_000_000
-"""Maximum number of rows for which the second compiler takes more time than its code saves."""
+"""Maximum number of rows for which the second (C2) compiler costs more time than its code saves."""
 
 CONNECT: Final = "sc://"
 """Prefix of the address of a Spark Connect server."""
 
 REACH_S: Final = 10.0
-"""Timeout to connect to a Spark Connect server."""
+"""Timeout in seconds to connect to a Spark Connect server."""
 
 PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Variables that name proxies, through which Spark Connect reaches further hosts."""
+"""Environment variables that name proxies. Spark Connect may need a proxy to reach its server."""
 
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
@@ -104,7 +105,7 @@ FIXED: Final = {
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
-"""Settings of every session, on which results depend."""
+"""Settings of every session. Results depend on them."""
 
 LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -112,9 +113,9 @@ LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
 def open_session(*, row_count: int, master: str = "") -> SparkSession:
     """Return a session for `row_count` rows.
 
-    Under spark-submit or with a Spark Connect address, use the given session, unless `master` is
-    set. With neither, use all cores of this machine. Workers elsewhere receive the modules that
-    tasks need; they must have numpy and pyarrow.
+    If `master` is set, connect to it. Otherwise use the session of spark-submit or of the Spark
+    Connect address in SPARK_REMOTE. If there is none, use all cores of this machine. Workers on
+    other machines receive the modules that tasks need; they must have numpy and pyarrow.
     """
     remote = master or os.environ.get("SPARK_REMOTE", "")
     if remote.startswith(CONNECT):
@@ -140,8 +141,8 @@ def open_session(*, row_count: int, master: str = "") -> SparkSession:
 
 
 def check_reached(remote: str) -> None:
-    """Raise SparkRefused if the server of Spark Connect accepts no connection. Spark's client
-    retries for minutes without output."""
+    """Raise SparkRefused if the Spark Connect server does not accept a connection. Without this
+    check, Spark's client would retry for minutes without output."""
     if any(map(os.environ.get, PROXIES)):
         return
     named = remote.removeprefix(CONNECT).partition("/")[0]  # the rest may hold a secret
@@ -156,7 +157,7 @@ def check_reached(remote: str) -> None:
 
 
 _is_own: dict[str, bool] = {}
-"""True if this process started the session, by id of the session's application."""
+"""For each application id, True if this process started the application's session."""
 
 
 def _id_of(spark: SparkSession) -> str:
@@ -164,9 +165,8 @@ def _id_of(spark: SparkSession) -> str:
 
 
 def _send_modules(spark: SparkSession) -> None:
-    """Send the workers the modules that tasks import. Local workers may need them too, because
-    spark-submit gives workers only archives named .zip, .egg or .jar, and no wheel.
-    """
+    """Send the modules that tasks import to the workers. Local workers may need them, too, because
+    spark-submit passes only archives named .zip, .egg or .jar to workers, not wheels."""
     # Workers may fetch it at any time, for instance to replace a dead worker.
     path = str(packed_modules(_scratch()))
     if spark.version.startswith("3.") and not is_connected(spark):
@@ -183,8 +183,8 @@ def is_connected(spark: SparkSession) -> bool:
 def packed_modules(directory: Path) -> Path:
     """Write the modules that tasks import into an archive in `directory`; return its path.
 
-    The name contains a checksum of the content, because Spark rejects other content under a known
-    name.
+    The archive's name contains a checksum of the content, because Spark rejects a file with a known
+    name and other content.
     """
     path = directory / f"suture_verify_{code_checksum()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -229,9 +229,8 @@ def _children() -> set[int]:
 
 
 def _name_this_host() -> None:
-    """Make a local session listen on loopback, even if this machine's name does not always resolve.
-    Spark resolves the name before it reads its configuration.
-    """
+    """Make a local session listen on loopback, so that it works even if this machine's name does
+    not resolve. Spark resolves the name before it reads its configuration."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
 
@@ -258,8 +257,8 @@ def _has_entry() -> bool:
 
 @contextmanager
 def _capture_stderr(words: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr to `words` during the body. Processes that the body starts keep this stderr,
-    so their later failures are only visible as errors in Python."""
+    """Redirect stderr to `words` during the body. Processes that the body starts keep writing
+    there, so their later failures are visible only as errors in Python."""
     sys.stderr.flush()
     own = os.dup(2)
     os.dup2(words.fileno(), 2)
@@ -271,8 +270,8 @@ def _capture_stderr(words: IO[bytes]) -> Iterator[None]:
 
 
 def reason_of(error: Exception, said: str) -> str:
-    """Return Java's innermost error message in one line, or Python's if Java printed none. `said`
-    is Java's output."""
+    """Return the innermost error message of Java in one line. If `said`, the output of Java, has
+    none, return the message of `error`."""
     lines = [line.strip() for line in (said + "\n" + str(error)).splitlines()]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
@@ -283,7 +282,7 @@ def reason_of(error: Exception, said: str) -> str:
 
 
 def _options(row_count: int, master: str) -> dict[str, str]:
-    """Return the options of a session that this process starts; `master` is "" for a local
+    """Return the options of a session that this process starts. `master` is "" for a local
     session."""
     java = QUICK_START if row_count < SMALL_ROWS else THROUGHPUT
     if SMALL_ROWS <= row_count < LARGE_ROWS:
@@ -314,10 +313,9 @@ def _options(row_count: int, master: str) -> dict[str, str]:
 
 
 def _own_hosts() -> str:
-    """Return the Java option for a hosts file that resolves this machine's name, or "" if the name
-    resolves. Spark resolves the name, whatever its host settings, if the environment has
-    credentials of an object store.
-    """
+    """Return the Java option for a hosts file in which this machine's name resolves; "" if the name
+    resolves anyway. If the environment has credentials of an object store, Spark resolves the name
+    in spite of its host settings."""
     name = socket.gethostname()
     with suppress(OSError):
         if socket.gethostbyname(name):
@@ -335,18 +333,18 @@ def _scratch() -> Path:
 
 
 def _driver_mib(row_count: int) -> int:
-    """Return the size of Java's heap: it grows with the rows, up to a third of the memory that this
-    process may use. The rest is for the Python processes of the tasks and for Java's memory outside
-    its heap. Java fills a larger heap before it frees memory.
-    """
+    """Return the size of Java's heap in MiB. It grows with the rows, up to a third of the memory
+    that this process may use. The rest is for the Python processes of the tasks and for Java's
+    memory outside its heap. A larger heap would not help, because Java fills it before it frees
+    memory."""
     third = limit_bytes() // 3 // 1024**2
     wanted = min(DRIVER_MIB_MIN + row_count * DRIVER_ROW_BYTES // 1024**2, DRIVER_MIB_MAX)
     return max(min(third, wanted), DRIVER_MIB_MIN)
 
 
 def _fitting(row_count: int) -> dict[str, str]:
-    """Return the Spark SQL settings that fit a run of `row_count` rows, for a session of our
-    own."""
+    """Return the Spark SQL settings for a run of `row_count` rows, for a session that this process
+    starts."""
     is_small = row_count < SMALL_ROWS
     partitions = (
         1

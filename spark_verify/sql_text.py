@@ -39,9 +39,8 @@ def types_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def casts(schema: pa.Schema, same: Mapping[str, str | int] | None = None) -> list[str]:
-    """Return SQL that selects the columns of a schema, by name and with their declared types.
-    Columns named in `same` have that value in all rows.
-    """
+    """Return SQL expressions that select the columns of a schema with their declared types. A
+    column in `same` has the given value in all rows."""
     given = {name: literal(value) for name, value in (same or {}).items()}
     return [
         f"CAST({given.get(name, f'`{name}`')} AS {kind}) AS `{name}`"
@@ -52,7 +51,7 @@ def casts(schema: pa.Schema, same: Mapping[str, str | int] | None = None) -> lis
 def local_rows(
     spark: SparkSession, schema: pa.Schema, rows: Iterable[Sequence[object]]
 ) -> DataFrame:
-    """Return a DataFrame of rows known to the driver.
+    """Return a DataFrame with the given rows.
 
     `createDataFrame` is not used, because Spark would start Python to read its rows.
     """

@@ -13,7 +13,7 @@ from spark_verify.session import is_connected
 Progress = Callable[[str], None]
 
 EVERY_S: Final = 5.0
-"""Interval between two lines about the same step."""
+"""Interval in seconds between two printed lines about the same step."""
 
 
 class StageProgress:
@@ -25,7 +25,8 @@ class StageProgress:
         self.say, self._step = say, ""
 
     def begin(self, step: str) -> None:
-        """Describe the next jobs, in Spark's web UI and event log and in printed lines."""
+        """Set the description of the next jobs in Spark's web UI, its event log and printed
+        lines."""
         self._step = step
         if self._context:
             self._context.setJobDescription(step)

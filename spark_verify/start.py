@@ -10,7 +10,7 @@ OF_THE_EXTRA: Final = frozenset({"pandas", "pyarrow", "pyspark"})
 
 
 def main() -> None:
-    """Import and run the job; some packages are imported only where they are needed.
+    """Import the job and run it. The imports come late, because some packages may be missing.
 
     Arrow chooses its allocator once, at import. Its default returns pages to the kernel at once,
     and a verification requests the same memory again and again.

@@ -53,9 +53,8 @@ def is_local(address: str) -> bool:
 
 
 def spark_path(address: str) -> str:
-    """Return an address in the form that Spark accepts. A path is always local, whatever the
-    cluster's default file system is.
-    """
+    """Return an address in the form that Spark accepts. Without a scheme, Spark would look for a
+    path in the cluster's default file system; the result always means a local file."""
     return f"file://{address}" if is_local(address) else address
 
 
@@ -144,7 +143,7 @@ class HadoopStorage:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Run the body, and convert an error of Java to an OSError with one line."""
+        """Convert an error of Java in the body to an OSError with a one-line message."""
         try:
             yield
         except FAILURES as error:
@@ -158,8 +157,8 @@ Storage = LocalStorage | HadoopStorage
 
 
 def storage_of(address: str, spark: SparkSession | None) -> Storage:
-    """Return access to the small files in a directory. `spark` may be None only for a local
-    directory."""
+    """Return access to the small files in a directory. For a local directory, `spark` may be
+    None."""
     if is_local(address):
         return LocalStorage(address)
     assert spark is not None

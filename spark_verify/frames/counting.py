@@ -1,4 +1,4 @@
-"""Counts rows in the written tables of a run, which are the rows that other readers see.
+"""Counts the rows in the written tables of a run. These are the rows that other readers see.
 
 Each function runs a few queries, whose results fit into the driver at any cluster size.
 """
@@ -15,7 +15,7 @@ KIND: Final = (
     "state, health_state, is_qc_stuck, flags, checksum_class, is_known, why_not_compared, "
     "scm_health_state"
 )
-"""Columns of `health/` to group containers by; few combinations of values occur."""
+"""Columns of `health/` to group containers by. Only few combinations of their values occur."""
 
 RECONCILE: Final = "reconcile"
 BACKED_OFF: Final = "backed off"
@@ -30,8 +30,8 @@ OWN_HEALTH_STATE: Final = "element_at(map({}), health_state)".format(
 
 
 def count_kinds(health: DataFrame) -> list[Any]:
-    """Return one row per combination of values in the columns of KIND: these values, the number of
-    containers, and the name of the judge's health state as `own_health_state`."""
+    """Return one row per combination of values in the columns of KIND. The row has these values,
+    the number of containers, and the name of the judge's health state (`own_health_state`)."""
     query = f"""
         SELECT {KIND}, {OWN_HEALTH_STATE} AS own_health_state, count(*) AS containers
         FROM {{health}} GROUP BY {KIND}
@@ -43,11 +43,11 @@ def count_kinds(health: DataFrame) -> list[Any]:
 def sample_ids(
     health: DataFrame, divergent: DataFrame, sample_max: int
 ) -> dict[tuple[str, ...], list[int]]:
-    """Return the `sample_max` lowest ids of containers by label.
+    """Return, for each label, the `sample_max` lowest ids of the containers with this label.
 
     Labels of known containers are ("flags", flag), ("health_states", state), ("checksum_classes",
     class), ("why", reason) and ("scm", reported state, own state). Backed-off containers have the
-    label BACKED_OFF.
+    label (BACKED_OFF,).
     """
     flags = f"element_at(array({texts(FLAGS)}), i + 1)"
     is_disputed = f"checksum_class IN ({texts(DISPUTED)})"
@@ -76,16 +76,17 @@ def sample_ids(
 
 
 def _labels(condition: str, words: str) -> str:
-    """Return SQL for an array that has one label if the condition holds, and is empty otherwise."""
+    """Return SQL for an array: with one label if the condition holds, empty otherwise."""
     return f"if(coalesce({condition}, false), array(concat_ws(';', {words})), array())"
 
 
 def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
-    """Return (number of rows, bytes) by action in the plans.
+    """Return, for each action in the plans, the number of rows and the sum of their bytes.
 
-    BACKED_OFF counts the backed-off rows of `divergent/`, and REPLICA_CLASS the rows of
-    `replica_class/`. Each of DISAGREEMENTS counts the rows of its kind in `disagreement/`. Rows
-    that a difference in time may explain (`is_later`) count only as LATER.
+    Some keys are not actions. BACKED_OFF counts the backed-off rows of `divergent/`, and
+    REPLICA_CLASS the rows of `replica_class/`. Each key in DISAGREEMENTS counts the rows of that
+    kind in `disagreement/`. LATER counts those rows that a difference in time may explain
+    (`is_later`); they count under no other key.
     """
     query = f"""
         SELECT action, count(*) AS rows, sum(bytes_estimated) AS bytes FROM (

@@ -21,8 +21,8 @@ FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
 
 
 def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
-    """Return one row per replica in either table, with structs `recorded` and `reported`; null if
-    that table lacks the replica."""
+    """Join the replicas of two tables. Return one row per replica, with the structs `recorded` and
+    `reported`. A struct is null if its table does not have the replica."""
     own = ", ".join(name for name in TABLES["replicas"].names if name not in KEY)
     left, right = (
         table.selectExpr(*KEY, f"struct({own}) AS {name}")
@@ -32,8 +32,8 @@ def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
 
 
 def reported(both: DataFrame) -> DataFrame:
-    """Return the reported rows in the form of `replicas/`; columns that reports lack come from the
-    snapshot."""
+    """Return the reported replicas in the form of `replicas/`. Columns that reports do not have
+    come from the snapshot."""
     own = {name: f"reported.{name}" for name in TABLES["replicas"].names}
     own |= {name: f"coalesce(recorded.{name}, reported.{name})" for name in FROM_SNAPSHOT}
     own |= {name: name for name in KEY}
@@ -41,7 +41,7 @@ def reported(both: DataFrame) -> DataFrame:
 
 
 def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
-    """Return the rows of `disagreement/`. Skip datanodes whose reports have expired."""
+    """Return the rows of `disagreement/`. Datanodes whose reports have expired are skipped."""
     spark, as_of_ms = both.sparkSession, reports.manifest.as_of_ms
     times = local_rows(spark, REPORT_TIME, list(reports.times.items()))
     names = COMPARED.names

@@ -27,18 +27,18 @@ from spark_verify.sql_text import local_rows, texts
 
 MASK_BITS: Final = 63
 MASKS: Final = 3
-"""Hashes of datanode ids. Two datanodes of a container rarely have the same three hashes."""
+"""Number of hashes of a datanode id. Two datanodes of a container rarely agree in all of them."""
 
 SPREADS: Final = (1, 40_503, 2_654_435_761)
-"""Multipliers of the hashes."""
+"""Multipliers with which the hashes of a datanode id are computed."""
 
 ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
-"""Columns that have the same value, or null, in all replicas of a plainly well container."""
+"""Columns with one value in all replicas of a plainly well container; nulls are ignored."""
 
 HEALTH_NAMES: Final = tuple(state.name for state in words.HealthState)
 
 VOTERS_MIN: Final = 3
-"""Minimum number of replicas in a vote about the root in which any single replica can be
+"""Minimum number of replicas in a vote about the root. With fewer, a single replica cannot be
 outvoted."""
 
 
@@ -61,7 +61,7 @@ class Inputs:
 
 
 def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """Return one row per datanode: its position and the facts that the rules need."""
+    """Return one row per datanode: its index and the facts that the rules need."""
     racks = {rack: i for i, rack in enumerate(sorted({n["rack"] for n in inputs.nodes}))}
     versions = {word: i for i, word in enumerate(sorted({n["version"] for n in inputs.nodes}))}
     rows = [
@@ -87,14 +87,14 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return the pending operations with the index of their datanode; null if the datanode is
+    """Return the pending operations, each with the index of its datanode; null if the datanode is
     unknown."""
     known = f.broadcast(nodes.select("datanode_id", "node_place"))
     return inputs.snapshot["pending_ops"].join(known, "datanode_id", "left")
 
 
 def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return one row of numbers for each container that any table has."""
+    """Return one row of numbers for each container that occurs in any table."""
     manifest, snapshot = inputs.manifest, inputs.snapshot
     masks = [f"mask_{i}" for i in range(MASKS)]
     containers = snapshot["containers"].selectExpr(
@@ -159,8 +159,8 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
 
 
 def is_plainly_well(rules: Rules) -> str:
-    """Return the SQL condition for plainly well containers, for which the judge reports no
-    problem."""
+    """Return the SQL condition for plainly well containers, that is, containers for which the judge
+    would report no problem."""
     is_single = "containers = 1 AND pending_ops = 0 AND fault IS NULL AND suppressed = 0"
     is_apart = " OR ".join(
         f"bit_count({name}) = replicas"
@@ -220,11 +220,13 @@ def well_health(facts: DataFrame) -> DataFrame:
 
 
 def _code(name: str, known: Sequence[str]) -> str:
-    """Return SQL for the index of a column's word in `known`; null for null."""
+    """Return SQL for the index in `known` of the word in column `name`; null if the word is
+    null."""
     return f"CAST(array_position(array({texts(known)}), {name}) - 1 AS INT)"
 
 
 def _word(name: str, known: Sequence[str]) -> str:
-    """Return SQL for the word at the index `name` of `known`; null for null."""
+    """Return SQL for the word in `known` at the index in column `name`; null if the index is
+    null."""
     # Spark 4.3's generated code returns the last word for null.
     return f"if({name} IS NULL, NULL, element_at(array({texts(known)}), {name} + 1))"

@@ -29,20 +29,19 @@ BEFORE: Final = ("container_id", "replicas", "attempts")
 """Columns of the previous run's `divergent/` that this run uses."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Writes rows as files of this attempt, under a name, and returns the rows read from these files.
-Later steps and retries then read these files instead of the snapshot.
-"""
+"""Function that writes rows as files of this attempt, under a name, and returns the rows read back.
+Later steps and retries then read these files instead of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedContainers:
-    """The containers of a run: plainly well containers and judged containers."""
+    """The containers of a run: the plainly well ones, and those that were judged."""
 
     inputs: Inputs
     facts: DataFrame
     """Numbers of every verified container."""
     cases: DataFrame
-    """Judged cases of the containers that are not plainly well."""
+    """Judged rows of the containers that are not plainly well."""
     counts: dict[str, int]
     """Row counts of some tables, by name."""
 
@@ -64,9 +63,10 @@ def judge_containers(spark: SparkSession, inputs: Inputs, keep: Keep) -> JudgedC
 
 
 def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
-    """Return one row (a case) per container in `wanted`, with all its rows in nested lists.
+    """Return one row (a case) per container in `wanted`, with the container's rows of each table in
+    a list.
 
-    `containers` is empty if only replicas or pending operations name the container.
+    The list `containers` is empty if only replicas or pending operations name the container.
     """
     parts = []
     for name, schema in CASE.items():
@@ -103,9 +103,8 @@ def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified
 
 
 def _check_judged(judged: DataFrame) -> dict[str, int]:
-    """Return how many rows judged containers have in other tables. Raise SnapshotRefused if the
-    rows of a container contradict each other.
-    """
+    """Return the number of rows of judged containers in some other tables, by table. Raise
+    SnapshotRefused if the rows of a container contradict each other."""
     tables = ("replica_class", "divergent")
     found = judged.selectExpr(
         f"count({REFUSAL}) AS refused",
@@ -129,11 +128,11 @@ def health(judged: JudgedContainers) -> DataFrame:
 
 
 def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
-    """Return the rows of `divergent/`; `before` are those of the previous run.
+    """Return the rows of `divergent/`. `before` has those of the previous run.
 
-    A reconcile has no effect if all replicas match their own rows and still differ. Therefore a
-    container whose roots are unchanged since its last plan is planned less and less often: at its
-    1st, 2nd, 3rd, 5th, 9th ... run.
+    A reconcile has no effect if all replicas match their own rows and still differ. Therefore, as
+    long as the roots of a container do not change, the container is planned less and less often: at
+    its 1st, 2nd, 3rd, 5th, 9th ... run.
     """
     rows = judged.cases.selectExpr("container_id", "inline(divergent)")
     if before is None:

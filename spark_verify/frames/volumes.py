@@ -17,27 +17,26 @@ from spark_verify.sql_text import texts
 
 DAY_MS: Final = 86_400_000
 AGES: Final = (*(f"verified_{days}d" for days in AGE_DAYS), "verified_earlier")
-"""Columns with the replica count of each age class."""
+"""Columns with the number of replicas in each age class."""
 
 SCANS_MAX: Final = 10_000
 """Maximum number of scans in a plan if most replicas need one, as after a change of the tree
-algorithm. Agents also scan without a plan, so a list of millions is not needed.
-"""
+algorithm. A list of millions is not needed, because agents also scan without a plan."""
 
 
 IS_IN_TREE: Final = f"state IN ({texts(TREE_STATES)})"
-"""The condition that a replica is in a state in which it has a tree."""
+"""SQL condition: the replica is in a state in which replicas have a tree."""
 
 WANTS_SCAN: Final = f"({IS_IN_TREE} OR load_error IS NOT NULL) AND root IS NULL"
-"""The condition that a replica has no root but could have one."""
+"""SQL condition: the replica has no root, although its state allows one."""
 
 
 def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> DataFrame:
     """Return one row of counts per volume. `judged` are the containers that were passed to the
     judge.
 
-    The replicas with a root of closed containers that were not judged count as `agreeing`, because
-    they took part in a vote and won it.
+    In closed containers that were not judged, all replicas with a root agree. They count as
+    `agreeing`, because they took part in a vote and won it.
     """
     newest_ms = as_of_ms + AHEAD_MAX_MS
     # The scan times of a datanode whose clock is far ahead are not usable.
@@ -68,8 +67,8 @@ def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> Data
 
 
 def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
-    """Return the number of exposed and of lost votes per volume and version voted against. `judged`
-    are judged cases."""
+    """Return the number of exposed votes and of lost votes, per volume and version voted against.
+    `judged` are the judged containers, and `volumes` are the rows of `volumes/`."""
     return judged.sparkSession.sql(
         """
         SELECT datanode_id, volume_id, against, sum(exposed) AS exposed, sum(lost) AS lost FROM (
@@ -85,9 +84,9 @@ def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
 
 
 def scans(replicas: DataFrame, *, listed_max: int | None) -> DataFrame:
-    """Return rows of `plan/` that order scans of the replicas that need one.
+    """Return the rows of `plan/` that order scans of the replicas that need one.
 
-    If `listed_max` is set, return at most that many, with the same number from each volume where
+    If `listed_max` is set, return at most that many rows, the same number for each volume if
     possible.
     """
     wanted = replicas.filter(WANTS_SCAN)

@@ -10,7 +10,8 @@ ORDER: Final = tuple(reversed(RESULTS))
 """Views in order of creation: `runs` first, because the others query it."""
 
 WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"
-"""The condition for valid rows: of a complete run, and of the attempt that its row names."""
+"""SQL condition for valid rows. Their run is complete, and they belong to the attempt that the
+run's row in `runs` names."""
 
 
 def _duckdb(out: str, name: str) -> str:
@@ -39,11 +40,13 @@ ENGINES: Final[dict[str, Callable[[str, str], str]]] = {"duckdb": _duckdb, "spar
 
 
 STRINGS: Final = "SET spark.sql.sources.partitionColumnTypeInference.enabled=false;"
-"""Without it, Spark parses run ids that look like numbers or dates, and could make two the same."""
+"""A setting for Spark. Without it, Spark parses run ids that look like numbers or dates, and two
+run ids may become equal."""
 
 
 def views(out: str, engine: str) -> list[str]:
-    """Return a setting that Spark needs, and one view per table, with the rows of complete runs.
+    """Return SQL statements: a setting if the engine is Spark, and one view per table with the rows
+    of complete runs.
 
     `out` is the directory of results. DuckDB and Spark access an object store with their own
     settings.

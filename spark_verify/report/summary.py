@@ -15,7 +15,8 @@ Ids = Mapping[tuple[str, ...], list[int]]
 
 
 def count_health(kinds: Iterable[Any]) -> dict[str, Any]:
-    """Return counters over all containers."""
+    """Return the numbers of containers in total and by state, health state, flag and checksum
+    class."""
     states = dict.fromkeys(words.CONTAINER_STATES, 0)
     classes = dict.fromkeys(words.CLASSES, 0)
     health_states = dict.fromkeys((state.name for state in words.HealthState), 0)
@@ -89,9 +90,8 @@ def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the number of lost votes per node and volume, without those that lost none. `votes`
-    are rows of `votes/`.
-    """
+    """Return the number of lost votes of each node and volume that lost any. `votes` are rows of
+    `votes/`."""
     lost: Counter[tuple[str, str]] = Counter()
     for row in votes:
         lost[row["datanode_id"], row["volume_id"]] += row["lost"]
@@ -103,7 +103,8 @@ def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def agreement(kinds: Sequence[Any], ids: Ids) -> dict[str, Any]:
-    """Return how often the control plane's state of a container differs from the judge's."""
+    """Return how many containers have another health state in the control plane than in the
+    judge."""
     counts: Counter[tuple[str, str]] = Counter()
     for kind in kinds:
         if kind.scm_health_state not in (None, kind.own_health_state):
@@ -120,9 +121,8 @@ def agreement(kinds: Sequence[Any], ids: Ids) -> dict[str, Any]:
 
 
 def exit_code(summary: Mapping[str, Any]) -> ExitCode:
-    """Return the exit code for a summary. Missing scans do not count as work, because agents scan
-    without a plan.
-    """
+    """Return the exit code for a summary. Planned scans do not count as work to do, because agents
+    also scan without a plan."""
     if summary["flags"]["DATA_AT_RISK"]:
         return ExitCode.DATA_AT_RISK
     planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")

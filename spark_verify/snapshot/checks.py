@@ -22,7 +22,7 @@ from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import text, texts
 
 EXAMPLES_MAX: Final = 5
-"""Maximum rows named in an error: enough to find the cause, few enough to read."""
+"""Maximum number of rows that an error lists."""
 
 BY_CONTAINER: Final = ("containers", "replicas", "pending_ops")
 """Tables whose rows belong to a container."""
@@ -32,7 +32,7 @@ _INSTANTS: Final = {
     "replicas": "reported_at_ms",
     "nodes": "last_heartbeat_at_ms",
 }
-"""Columns filled from the control plane's own clock."""
+"""Columns with times of the control plane's own clock, by table."""
 
 _SIGNED: Final = ("root", "settled_root", "tombstones_checksum")
 _KEYS: Final = {"containers": ("container_id",), "nodes": ("datanode_id",)}
@@ -40,8 +40,9 @@ _SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replicat
 
 
 def row_checks(manifest: SnapshotManifest) -> list[tuple[str, str, str]]:
-    """Return the rules about single rows of all tables, in the order in which they are reported:
-    the table, the fault, and the SQL condition for an invalid row."""
+    """Return the rules about single rows of all tables, in the order in which violations are
+    reported. A rule has the table, a text for the fault, and the SQL condition for an invalid
+    row."""
     return [(name, *rule) for name in TABLES for rule in _rules(name, manifest)]
 
 
@@ -87,15 +88,15 @@ def _is_utf8(name: str) -> str:
 
 
 def first_fault(name: str, manifest: SnapshotManifest) -> str:
-    """Return SQL for the index of the first rule (`row_checks`) that a row of the table violates;
-    null if it violates none."""
+    """Return SQL for the index in `row_checks` of the first rule that a row of the table violates;
+    null if the row is valid."""
     rules = enumerate(row_checks(manifest))
     cases = [f"WHEN {is_broken} THEN {i}" for i, (table, _, is_broken) in rules if table == name]
     return f"CASE {' '.join(cases)} END"
 
 
 def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: SnapshotManifest) -> None:
-    """Raise SnapshotRefused with the rows that violate a rule."""
+    """Raise SnapshotRefused with the first rows that violate the rule with the index `fault`."""
     table, what, is_broken = row_checks(manifest)[fault]
     broken = tables[table].filter(is_broken)
     keys = _KEYS.get(table, ("container_id", "datanode_id"))
@@ -106,8 +107,8 @@ def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: Snapshot
 
 
 def first_rows(rows: DataFrame, *keys: str) -> list[Any]:
-    """Return up to EXAMPLES_MAX rows to list in an error: the first ones in the order of these
-    columns."""
+    """Return the first rows in the order of `keys`, at most EXAMPLES_MAX, to list them in an
+    error."""
     found: list[Any] = rows.orderBy(*keys).limit(EXAMPLES_MAX).collect()
     return found
 
@@ -118,9 +119,8 @@ def _example(keys: Sequence[str], row: dict[str, Any]) -> str:
 
 
 def check_age(manifest: SnapshotManifest, max_age_s: int, now_ms: int) -> None:
-    """Raise SnapshotRefused if the snapshot is older than `max_age_s` at `now_ms` (0 = unlimited)
-    or from the future. The plan of a future snapshot would be valid for too long.
-    """
+    """Raise SnapshotRefused if the snapshot is older than `max_age_s` at `now_ms` (0 = unlimited),
+    or is from the future. The plan of a snapshot from the future would be valid for too long."""
     if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
         raise SnapshotRefused(
             f"snapshot {manifest.snapshot_id} was made {(manifest.as_of_ms - now_ms) // 1000} s in "
@@ -159,7 +159,7 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
 
 
 def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
-    """Raise SnapshotRefused if a table that must have rows is empty.
+    """Raise SnapshotRefused if a table is empty that must have rows.
 
     A control plane that has lost its state exports such tables. Without replicas, all data would
     seem lost; without containers, no problem would be found.
@@ -213,9 +213,8 @@ def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str
 
 
 def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
-    """Raise SnapshotRefused if the snapshot does not list one of `changed_nodes`, because the
-    result would be empty and report no problem.
-    """
+    """Raise SnapshotRefused if the snapshot lacks one of `changed_nodes`. Otherwise the result
+    would be empty and report no problem."""
     strange = sorted(set(changed_nodes) - {node["datanode_id"] for node in nodes})
     if strange:
         raise SnapshotRefused(
@@ -234,11 +233,12 @@ CONTAINER_CHECKS: Final = {
     "containers + replicas = 0 AND pending_ops > 0": "table pending_ops/: row(s) whose container "
     "is in no other table",
 }
-"""Faults, by SQL conditions on the numbers of a container (`frames.facts`)."""
+"""Texts for faults of containers, by SQL condition on the numbers of a container
+(`frames.facts`)."""
 
 
 def refuse_containers(is_broken: str, facts: DataFrame) -> None:
-    """Raise SnapshotRefused with the containers that violate a rule."""
+    """Raise SnapshotRefused with the first containers that fulfil the condition `is_broken`."""
     shown = ", ".join(
         f"container_id {row['container_id']}: {row['replicas']} replicas, {row['pending_ops']} "
         "pending_ops"

@@ -22,7 +22,7 @@ SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program 
 
 @dataclass(frozen=True, slots=True)
 class KeyAtRisk:
-    """A key, and its containers that the control plane considered lost or at risk."""
+    """A key whose containers the control plane considered lost or at risk, and these containers."""
 
     key: str
     container_ids: list[Count]
@@ -30,8 +30,8 @@ class KeyAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class KeysAtRisk:
-    """The number of keys with blocks in containers that are lost or at risk, and the first keys by
-    name."""
+    """Keys with blocks in containers that are lost or at risk: their number, and the first of them
+    by name."""
 
     key_count: Count
     container_count: Count
@@ -51,7 +51,8 @@ class SnapshotManifest:
     rules: dict[str, RuleValue] = field(default_factory=dict)
     """The control plane's values of `health.rules.Rules`, by name."""
     keys_at_risk: KeysAtRisk | None = None
-    """None if the writer knows no keys, as in an export from Ozone."""
+    """The keys at risk. None if the writer of the snapshot knows no keys, as in an export from
+    Ozone."""
 
 
 FROM_JSON: Final = TypeAdapter(SnapshotManifest)
@@ -80,7 +81,7 @@ def read_manifest(storage: Storage) -> SnapshotManifest:
 
 
 def _refused(path: str, fault: Any) -> SnapshotRefused:
-    """Return the error for the first fault that was found in a manifest."""
+    """Return the error for a manifest. `fault` is the first fault that was found in it."""
     if fault["type"] == "json_invalid":
         reason = fault["msg"].removeprefix("Invalid JSON: ")
         return SnapshotRefused(f"{path} is not JSON: {reason}", hint=SCAN_AGAIN)

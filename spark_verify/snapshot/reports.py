@@ -32,7 +32,8 @@ WHAT: Final = "reports"
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
-"""Order of states: a container has the first of these states that one of its replicas has."""
+"""States in order of precedence. A container has the first of them in which one of its replicas
+is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +45,11 @@ class Reports:
     times: Mapping[str, int]
     """Report time of each datanode in ms since 1970, without expired reports."""
     facts: dict[str, Any]
-    """Facts about the reports that the run records."""
+    """Facts about the reports, for the record of the run's inputs."""
     silent: Mapping[str, str]
-    """The newest report of each datanode whose reports have all expired."""
+    """Path of the newest report of each datanode whose reports have all expired."""
     recorded: tuple[tables.Snapshot, SnapshotManifest] | None
-    """The control plane's snapshot and manifest, if given."""
+    """The control plane's snapshot and its manifest; None if not given."""
 
 
 def open_reports(
@@ -155,8 +156,8 @@ def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
 def _datanodes(
     spark: SparkSession, newest: Mapping[str, str], now_ms: int
 ) -> dict[str, dict[str, Any]]:
-    """Return by datanode id the facts of its report. Raise SnapshotRefused for a report that is
-    incomplete or contradicts its file name."""
+    """Return the facts of each datanode's report, by datanode id. Raise SnapshotRefused if a report
+    is incomplete or contradicts its file name."""
     own = ", ".join(c.name for c in OF_DATANODE)
     try:
         found = spark.sql(
@@ -236,7 +237,8 @@ def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
 
 
 def _containers(replicas: DataFrame, options: VerifyOptions) -> DataFrame:
-    """Return the rows of `containers/`, with the facts that replicas determine."""
+    """Return the rows of `containers/`, as far as replicas determine them; `options` has the
+    replication."""
     data, parity = options.ec_data, options.ec_parity
     state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
     return replicas.sparkSession.sql(

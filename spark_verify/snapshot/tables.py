@@ -36,7 +36,7 @@ READER_OPTIONS: Final = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 FOOTERS_AT_ONCE: Final = 8
-"""Files whose schema is read concurrently, each by a small Spark job."""
+"""Number of files whose schemas are read concurrently, each by a small Spark job."""
 
 
 Snapshot = Mapping[str, DataFrame]
@@ -51,7 +51,7 @@ def open_snapshot(spark: SparkSession, directory: str) -> Snapshot:
 
 
 def parquet_reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that raises an error where Spark would skip data by default."""
+    """Return a reader that raises an error in cases in which Spark would by default skip data."""
     return spark.read.options(**READER_OPTIONS)
 
 
@@ -76,7 +76,8 @@ def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
 def read_below(
     spark: SparkSession, directory: str, table: str, schema: pa.Schema
 ) -> tuple[DataFrame | None, list[str]]:
-    """Return rows and files in and below a directory; None and [] if it does not exist."""
+    """Return the rows of all Parquet files in and below a directory, and the paths of these files.
+    Return None and no paths if the directory does not exist."""
     try:
         rows = read_rows(spark, schema, directory)
         return rows, sorted(unquote(file) for file in rows.inputFiles())

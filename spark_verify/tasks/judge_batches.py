@@ -31,24 +31,25 @@ def nodes_of(table: pa.Table) -> Nodes:
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """A batch, and the rows of its containers and replicas."""
+    """A batch for the judge, and the Arrow rows of its containers and replicas."""
 
     batch: ContainerBatch
     containers: pa.Table
-    """One row per container of the batch, of nulls if no row describes the container."""
+    """One row per container of the batch. If no row describes the container, all columns are
+    null."""
     table: pa.Table
     order: Ints
-    """Position in the table of each replica of the batch."""
+    """For each replica of the batch, the index of its row in `table`."""
 
     def rows(self, which: Ints | list[int], *columns: str) -> pa.Table:
-        """Return the rows of some replicas of the batch, in the given order."""
+        """Return columns of the replicas with the indexes `which` in the batch, in this order."""
         return self.table.select(columns).take(pa.array(self.order[which]))
 
 
 def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> BatchSlice:
-    """Return the judge's batch of some containers, whose rows may come in any order.
+    """Return the batch of the given containers for the judge. The rows may be in any order.
 
-    A container that only replicas or ops name is marked as unknown.
+    If only replicas or ops name a container, it is marked as unknown.
     """
     tables = (containers, replicas, ops)
     ids = np.unique(np.concatenate([_longs(table["container_id"]) for table in tables]))
@@ -72,7 +73,7 @@ def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str
     """Return the index of each replica's origin, and all origins sorted by name.
 
     An empty origin means the replica's own datanode. The order of the rows does not affect the
-    indexes. `node` is the index of each replica's datanode among the nodes, which are sorted.
+    indexes. `node` has the index of each replica's datanode in the sorted nodes.
     """
     values, codes = coded(table["origin_datanode_id"])
     told = values.to_pylist()
@@ -91,7 +92,8 @@ def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str
 
 
 def _containers(ids: Ints, table: pa.Table) -> Containers:
-    """Return the containers with these ids; `table` has nulls for those that no row describes."""
+    """Return the containers `ids` for the judge. If no row describes a container, its row in
+    `table` is all null."""
     kind = _codes(table["replication_type"], words.REPLICATION_TYPES)
     data, parity, factor = (
         _longs(table[name], 0) for name in ("ec_data", "ec_parity", "replication_factor")
@@ -168,7 +170,8 @@ def _places(column: pa.ChunkedArray, values: pa.Array) -> Ints:
 
 
 def coded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
-    """Return the distinct words of a column, and the index of each row's word; UNKNOWN for null."""
+    """Return the distinct words of a column, and the index of each row's word among them. The index
+    is UNKNOWN for null."""
     whole = column.unify_dictionaries().combine_chunks()
     if not pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_encode()

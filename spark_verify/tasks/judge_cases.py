@@ -1,10 +1,10 @@
 """Runs the judge as an Arrow function, with one row per container as input and as output.
 
-    cases ─► columns of the judge ─► health.judge ─► health, and nested the rows of other tables
+    cases -> columns of the judge -> health.judge -> health, with nested rows of other tables
 
 Spark passes all rows of a container together (`frames.result_frames.cases`), so that no state is
-kept between batches. If a container's rows are inconsistent, only the faults are returned, because
-the snapshot is rejected.
+kept between batches. If the rows of a container are inconsistent, only the faults are returned,
+because the snapshot is then rejected.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,13 +33,13 @@ LISTED: Final[dict[str, pa.Schema]] = {
     **{name: JUDGED[name] for name in ("replica_class", "divergent", "plan")},
     "votes": VOTE,
 }
-"""Rows of other tables that a judged container has, nested in columns of these names."""
+"""Tables whose rows are nested in the row of a judged container, in a column of the table's
+name."""
 
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
-"""Maximum deletes of one container in one plan, with one call of the judge each. The next run plans
-the rest.
-"""
+"""Maximum number of deletes of one container in one plan. The judge is called once for each; the
+next run plans the rest."""
 
 OPS: Final = CASE["pending_ops"]
 
@@ -55,14 +55,14 @@ JUDGED_CASE: Final = pa.schema(
         pa.field(REFUSAL, pa.string()),
     ]
 )
-"""Columns of a judged container."""
+"""Columns of the row of a judged container."""
 
 SPARK_SCHEMA: Final = from_arrow_schema(JUDGED_CASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Facts that the judge needs besides the rows."""
+    """Facts that the judge needs in addition to the rows of the containers."""
 
     nodes: Nodes
     rules: Rules
@@ -82,7 +82,7 @@ def judging(case: Case) -> Callable[[Batches], Batches]:
 
 
 def judged_rows(cases: pa.RecordBatch, case: Case) -> pa.Table:
-    """Return the judged rows of some cases, with the columns of JUDGED_CASE."""
+    """Judge some cases. Return their rows with the columns of JUDGED_CASE."""
     rows = {name: unnested(cases, name) for name in CASE}
     cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], case.nodes)
     contradictions = violations(
@@ -112,16 +112,15 @@ def _completed(columns: dict[str, Any], count: int) -> pa.Table:
 
 
 def unnested(cases: pa.RecordBatch, name: str) -> pa.Table:
-    """Return the rows of a table that are nested in cases."""
+    """Return the rows of table `name` that are nested in the cases."""
     lists = cases.column(name)
     ids = cases.column("container_id").take(pc.list_parent_indices(lists))
     return pa.Table.from_struct_array(pc.list_flatten(lists)).add_column(0, "container_id", ids)
 
 
 def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
-    """Return for each id the list of its rows in `table`, in the order of the table. `ids` are
-    ascending.
-    """
+    """Return, for each id, the list of its rows in `table`, in the order of the table. `ids` must
+    be ascending."""
     own = table["container_id"].to_numpy()
     order = np.argsort(own, kind="stable")
     starts = np.searchsorted(own[order], np.append(ids, np.iinfo(np.int64).max))
@@ -136,12 +135,12 @@ def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
 def further_deletes(
     rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules
 ) -> pa.Table:
-    """Return rows of `plan/` that delete the remaining surplus replicas after the deletes in
-    `plan`. `rows` are the rows of the judged containers, by table.
+    """Return the rows of `plan/` for the deletes that follow those in `plan`, until no container
+    has surplus replicas. `rows` has the rows of the judged containers, by table.
 
-    The judge returns one replica of each container to delete. To find the next one, it is called
-    again with the first delete as a pending operation. So one plan has the rows of several runs.
-    The control plane checks each row again after it has ordered the earlier rows.
+    The judge returns one replica per container to delete. To find the next one, it is called again
+    with the first delete as a pending operation. Therefore one plan has the deletes that several
+    runs would plan. The control plane checks each row again after it has ordered the earlier rows.
     """
     found = [plan.schema.empty_table()]
     going = _deletes(plan)
@@ -161,9 +160,8 @@ def further_deletes(
 
 
 def _deletes(plan: pa.Table) -> pa.Table:
-    """Return the rows that delete one of several replicas, without those of emptied containers,
-    which are deleted at once.
-    """
+    """Return the rows that delete surplus replicas. The replicas of an empty container are not
+    surplus; they are all deleted at once."""
     return plan.filter(pc.and_(pc.equal(plan["action"], "delete"), plan["is_forced"]))
 
 

@@ -26,13 +26,12 @@ from spark_verify.result_tables import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.judge_batches import BatchSlice
 
 VOTE: Final = schema_of("datanode_id string, volume_id string, against string, is_lost boolean")
-"""One exposed replica. `against` is the version of all others if it differs from the replica's
-version, else empty.
-"""
+"""Columns of an exposed replica's vote. `against` is the software version of all other voters if
+the replica's version differs from it; "" otherwise."""
 
 
 def judged_tables(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Table]:
-    """Return the rows that a judged batch adds to each table of `result_tables.JUDGED`."""
+    """Return the rows that a judged batch adds to each table in `result_tables.JUDGED`."""
     columns = {
         "health": _health(judgement, cut),
         "replica_class": _replica_class(judgement, cut, _matters(judgement)),
@@ -161,7 +160,7 @@ def _plan(judgement: HealthJudgement) -> dict[str, pa.Array]:
 
 
 def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
-    """Return for each plan row the known problems of its sources, as text."""
+    """Return, for each plan row, texts on the known problems of the row's source replicas."""
     actions, batch = judgement.actions, judgement.view.batch
     told: list[list[str]] = [[] for _ in range(len(actions.container))]
     place = np.repeat(np.arange(len(told)), actions.sources.sizes())
@@ -182,8 +181,8 @@ def _words(codes: Ints, known: Sequence[str]) -> pa.Array:
 
 
 def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) -> pa.Table:
-    """Return one row per exposed replica: its volume, the version it voted against, and whether it
-    lost. `versions` are those of the judge's nodes, in order."""
+    """Return one row per exposed replica: its volume, the version that it voted against, and
+    whether it lost the vote. `versions` has the version of each of the judge's nodes, in order."""
     compared, batch = judgement.compared, judgement.view.batch
     rows = np.flatnonzero(compared.is_exposed)
     node = batch.replicas.node[rows]
@@ -202,8 +201,9 @@ def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) 
 
 
 def _against(contest: Ints, version: Ints) -> Ints:
-    """Return for each voter the version of all others in its contest, if they share one version and
-    it differs from the voter's; else -1."""
+    """Return, for each voter, the software version that it voted against: that of all other voters
+    in its contest, if these have one common version and the voter has another. Return -1 for other
+    voters."""
     same = Groups.of(contest, version)
     size = same.tally()
     own = contest[same.first]
