@@ -1,9 +1,9 @@
 """Delete pins: they keep a replica on this datanode while a peer deletes its own replica.
 
-The peer deletes its replica only because this datanode has proved that it has the same data. While
-a replica is pinned (`pin`), no command deletes it. While a replica is being deleted (`deleting`),
-it cannot be pinned. If two datanodes are ordered to delete their replicas of one container at the
-same time, each with the other as witness, both deletes fail.
+The peer may delete its replica only because this datanode has proved that it has the same data.
+While a replica is pinned (`pin`), no command deletes it. While a replica is being deleted
+(`deleting`), it cannot be pinned. If two datanodes are ordered to delete their replicas of one
+container at the same time, each with the other as witness, both deletes fail.
 """
 
 import threading
@@ -53,8 +53,8 @@ class DeletePins:
 
     @contextmanager
     def deleting(self, container_id: ContainerId) -> Iterator[None]:
-        """Mark the replica as being deleted for a `with` block. Raise UnavailableError(BUSY) if it
-        is pinned."""
+        """Mark the replica as being deleted during the body, so that it cannot be pinned. Raise
+        UnavailableError(BUSY) if it is pinned."""
         with self._lock:
             left_s = self._until_s.get(container_id, 0.0) - self._clock.monotonic_s()
             if left_s > 0:

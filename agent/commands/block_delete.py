@@ -4,8 +4,9 @@ separately.
 The transactions are grouped by container, and executed in batches under the container's lease. The
 store writes tombstones, deletes rows and removes data. A result is sent when the delete is durable.
 
-The SCM repeats a transaction until it is acknowledged, so the delete of a deleted block succeeds.
-The result of a failed transaction has the reason. Other transactions are executed nevertheless.
+The SCM repeats a transaction until it is acknowledged. Therefore the delete of a block that is
+already deleted succeeds. If a transaction fails, its result has the reason, and the other
+transactions are executed nevertheless.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,7 +89,8 @@ def _delete_batch(
     stop: Callable[[], bool],
     request_scan: Callable[[ContainerId, str], None],
 ) -> list[scm_pb2.DeleteTransactionResult]:
-    """Delete the blocks of one container's transactions in one change; return a result for each.
+    """Delete the blocks of one container's transactions in one change; return a result for each
+    transaction.
 
     Either all blocks become tombstones, or none. If the data of a block cannot be removed, its
     transaction fails. The SCM then repeats the transaction, which retries the removal.
@@ -125,7 +127,8 @@ def _delete_batch(
 
 
 def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
-    """Raise UnavailableError if a transaction failed, with the reason of the first failed one."""
+    """Raise UnavailableError, with the reason of the first failed transaction, if any transaction
+    failed."""
     not_done = [result for result in results if not result.done]
     if not_done:
         first = not_done[0]

@@ -5,12 +5,12 @@
        └──► refused: DUPLICATE, QUEUE_FULL, DEADLINE_PASSED, STALE_TERM, STOPPING
 
 NORMAL tasks run before LOW tasks, and older tasks before newer ones. If a task type already uses
-its share of the running tasks, its tasks wait without blocking other types. Reconcile can therefore
-never use the threads that replication of missing replicas needs. Tasks also wait if too many tasks
-use the same resource (`place`, a volume). A heavy task that waits for free capacity blocks all
-later tasks, because they could otherwise starve it.
+its share of the running tasks, its tasks wait without blocking other types. Reconciles can
+therefore never use all the threads that the replication of missing replicas needs. Tasks also wait
+if too many running tasks use the same resource (`place`, such as a volume). A heavy task that waits
+for free capacity blocks all later tasks, because they could otherwise starve it.
 
-Pure: `agent.commands.pool` provides the threads and the clock. Not thread-safe.
+The module has no threads and no clock; `agent.commands.pool` provides both. Not thread-safe.
 """
 
 import heapq
@@ -47,9 +47,9 @@ class Task:
     """A command to run. Two tasks with the same `task_type` and `key` are duplicates.
 
     `deadline_at_ms` is monotonic time; 0 = none. `term` is the term of the SCM that ordered the
-    task; 0 = no SCM, so that the task is never stale. `weight` is the capacity that the task uses;
-    a light task has weight 1, and a task above `running_max` runs alone. `place` is the resource
-    that the task uses, for example a volume; "" = none. `about` contains ids for the log.
+    task. It is 0 if no SCM did; such a task never becomes stale. `weight` is the capacity that the
+    task uses. A light task has weight 1, and a task above `running_max` runs alone. `place` is the
+    resource that the task uses, for example a volume; "" = none. `about` contains ids for the log.
     """
 
     task_type: str
@@ -81,7 +81,8 @@ class DroppedTask:
 
 @dataclass(frozen=True, slots=True)
 class DequeueResult:
-    """The task to run now, or None, and the tasks that were dropped."""
+    """Result of choosing a task. `task` is the task to run now, or None. `dropped` are the tasks
+    that were dropped while choosing."""
 
     task: Task | None
     dropped: tuple[DroppedTask, ...] = ()
@@ -208,7 +209,7 @@ class TaskQueue:
         self._is_stopping = False
 
     def submit(self, task: Task, now_ms: int) -> TaskRejection | None:
-        """Queue `task`. Return None, or why it was refused."""
+        """Queue `task`. Return None if it was queued, otherwise the reason of the refusal."""
         refusal = self._refusal(task, now_ms)
         if refusal is None:
             self._known.add(task.identity)
@@ -219,7 +220,7 @@ class TaskQueue:
 
     def pop(self, now_ms: int) -> DequeueResult:
         """Choose the task to run now and count it as running. Drop tasks whose deadline has passed
-        or whose term is stale. Return the chosen task, or None, and the dropped tasks."""
+        or whose term is stale. The result has no task if none may run now."""
         if self._is_stopping:
             return DequeueResult(None)
         dropped = self._drop_useless(now_ms)
@@ -241,7 +242,8 @@ class TaskQueue:
         self._places[task.place] -= 1
 
     def set_limits(self, limits: TaskLimits) -> None:
-        """Change the limits. Queued and running tasks beyond the new limits are not dropped."""
+        """Change the limits. Queued and running tasks that exceed the new limits are not
+        dropped."""
         self._limits = limits
 
     def set_term(self, term: int) -> None:
@@ -294,8 +296,8 @@ class TaskQueue:
         return None
 
     def _drop_useless(self, now_ms: int) -> tuple[DroppedTask, ...]:
-        """Drop tasks whose deadline has passed, or whose SCM is no longer the leader. Return them
-        with the reasons."""
+        """Remove the tasks whose deadline has passed, or whose SCM is no longer the leader. Return
+        them as dropped, with the reasons."""
         stale, self._stale = self._stale, []
         late = self._waiting.pop_expired(now_ms)
         return self._drop(late, TaskRejection.DEADLINE_PASSED) + self._drop(
@@ -309,8 +311,9 @@ class TaskQueue:
         return dropped
 
     def _next(self) -> Task | None:
-        """Return the first task that may run; None if no task may run now. If that task is too
-        heavy for the free capacity, return None, so that later tasks do not starve it."""
+        """Return the first task whose type and resource are below their limits; None if there is
+        none. If the task is too heavy for the free capacity, also return None, so that later tasks
+        do not starve it."""
         if self._weight >= self._limits.running_max:
             return None
         for level in TaskPriority:

@@ -85,7 +85,7 @@ class HandlerDeps:
     the given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat
     now. `reregister` registers again and sends a full report. `confirm_deletes` asks the control
     plane which blocks it ordered to delete, and raises SutureError if that fails. `prove` reads the
-    chunks that a reconcile changed; if it is None, the complete replica is scanned."""
+    chunks that a reconcile changed. If `prove` is None, the complete replica is scanned instead."""
 
     store: ReplicaStore
     leases: ContainerLeases
@@ -100,17 +100,19 @@ class HandlerDeps:
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
     dial: Callable[[NodeAddress, int], ShardPeer] | None = None
-    """Returns a client for a datanode, by its address and the index of its shard; 0 = a complete
-    replica. None = use Suture's own protocol."""
+    """Function that returns a client for a datanode, by its address and the index of its shard;
+    index 0 means a complete replica. If it is None, Suture's own protocol is used."""
     copy: Copy | None = None
-    """Copies a replica to another datanode. None = use Suture's own protocol."""
+    """Function that copies a replica to another datanode. If it is None, Suture's own protocol is
+    used."""
     shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
-    """Returns a pace that yields to clients. The argument is its minimum rate in bytes per
-    second."""
+    """Function that returns a rate limiter (`Pace`) which yields to clients. Its argument is the
+    minimum rate in bytes per second."""
 
 
 def threads_for(volume_count: int) -> int:
-    """Return the default number of running tasks for this number of volumes."""
+    """Return the default number of tasks that may run at once on a host with this number of
+    volumes."""
     return min(max(THREADS_DEFAULT, THREADS_PER_VOLUME * volume_count), THREADS_DEFAULT_MAX)
 
 
@@ -262,7 +264,8 @@ class CommandHandlers:
         )
 
     def _source_volume(self, order: scm_pb2.Command) -> str:
-        """Return the id of the volume that a copy reads, to limit the copies per disk."""
+        """Return the id of the volume from which a copy reads. It is used to limit the copies per
+        volume."""
         return self._tools.store.volume_id(ContainerId(order.replicate.container_id))
 
     def _delete_blocks(
@@ -352,7 +355,8 @@ class CommandHandlers:
         self, request: datanode_pb2.TrustReplicaRequest, stop: Callable[[], bool]
     ) -> datanode_pb2.TrustReplicaResponse:
         """Make the local replica equal to the trusted peer's. With `dry_run`, only return the
-        changes. Raise RefusedError(STALE_PLAN) if they differ from the changes shown before."""
+        changes that this would make. Raise RefusedError(STALE_PLAN) if the changes differ from
+        those that the operator has seen (`request.shown`)."""
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
         if trusted == self._tools.store.datanode_id:
@@ -389,7 +393,7 @@ class CommandHandlers:
 
     def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> ConfirmedDeletes:
         """Return which of these blocks the control plane ordered to delete, and which belong to a
-        key. Blocks for which the control plane does not answer are in neither set."""
+        key. If the control plane does not answer, the remaining blocks are in neither set."""
         ordered: list[int] = []
         kept: list[int] = []
         try:
@@ -486,7 +490,7 @@ class CommandHandlers:
 
 
 def parse_holder(message: scm_pb2.KnownHolder) -> SilentHolder:
-    """Return the validated form of a holder that cannot be asked (`holders` of a reconcile)."""
+    """Validate an entry of a reconcile's `holders`: a known holder that cannot be asked now."""
     tree = message.tree if message.HasField("tree") else None
     summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
     return SilentHolder(message.datanode_id, summary, message.is_empty, message.is_dead)
@@ -498,12 +502,12 @@ def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:
 
 
 def command_key(order: scm_pb2.Command) -> int:
-    """Return the command id as the key, so that no command is refused as a duplicate. The last
-    command takes effect."""
+    """Return the command id as the key, so that no command is a duplicate of another. If several
+    are queued, the last one takes effect."""
     return order.command_id
 
 
 def replicate_key(order: scm_pb2.Command) -> tuple[int, str]:
-    """Return the container and the target, so that copies to different targets are no
-    duplicates."""
+    """Return the container id and the target as the key, because copies to different targets are
+    not duplicates."""
     return order.replicate.container_id, order.replicate.target.datanode_id

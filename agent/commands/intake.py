@@ -1,10 +1,10 @@
 """Intake of commands from the heartbeat into the pools, a few at a time.
 
-A heartbeat may bring thousands of commands. Python runs one thread at a time. If the intake queued
-all commands at once, and the pools started them as fast as possible, every client's read would be
-delayed. The intake therefore queues commands in slices with pauses in between, and the pools start
-them at a bounded rate. Both bounds are far above the rate at which disks and networks complete
-commands.
+A heartbeat may bring thousands of commands, and Python runs one thread at a time. If the intake
+queued all commands at once, and the pools started them as fast as possible, every client's read
+would be delayed. The intake therefore queues commands in slices with pauses in between, and the
+pools start them at a limited rate. Both limits are far above the rate at which disks and networks
+complete commands.
 """
 
 import threading
@@ -34,7 +34,7 @@ class CommandIntake:
     name = "intake"
 
     def __init__(self, commands: CommandRouter, clock: Clock, *, bell: WakeEvent) -> None:
-        """`bell` wakes the worker's loop."""
+        """Queue commands in `commands`. `bell` wakes the worker's loop."""
         self._commands = commands
         self._clock = clock
         self._lock = threading.Lock()
@@ -44,9 +44,9 @@ class CommandIntake:
         self.bell = bell
 
     def accept(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
-        """Accept commands of the SCM with this term. This never blocks.
+        """Accept commands of the SCM with this term. The call never blocks.
 
-        Commands beyond `WAITING_MAX` waiting ones are refused with QUEUE_FULL.
+        If `WAITING_MAX` commands are waiting, refuse further commands with QUEUE_FULL.
         """
         self._commands.set_term(term)
         now_ms = monotonic_ms(self._clock)
@@ -59,7 +59,8 @@ class CommandIntake:
         self.bell.set()
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return queued and running commands by type, including those that wait in the intake."""
+        """Return the number of queued and running commands by type, including those in the
+        intake."""
         with self._lock:
             counts = Counter(self._counts)
         # A command that moves to a pool meanwhile is counted twice rather than not at all.
@@ -91,5 +92,6 @@ class CommandIntake:
 
 
 def is_normal(command: scm_pb2.Command) -> bool:
-    """Return whether a command counts in the reported queues."""
+    """Return whether a command has normal priority. Only such commands count in the reported
+    queues."""
     return command.priority != scm_pb2.LOW

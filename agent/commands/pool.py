@@ -34,10 +34,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """Stop conditions of a running task, which must end soon after `stop()` returns True.
+    """Stop conditions of a running task.
 
-    `stop()` returns True when the pool shuts down, or when the task's deadline has passed.
-    `deadline_at_ms` is monotonic time; 0 = none.
+    `stop()` returns True when the pool shuts down, or when the task's deadline has passed. The task
+    must then end soon. `deadline_at_ms` is monotonic time; 0 = none.
     """
 
     stop: Callable[[], bool]
@@ -65,7 +65,8 @@ class TaskPool:
         clock: Clock | None = None,
         turnstile: StartRateLimiter | None = None,
     ) -> None:
-        """`turnstile` limits the number of tasks started per second; None = unlimited."""
+        """Create a pool without threads. `turnstile` limits the number of tasks started per second;
+        if it is None, there is no limit."""
         self._turnstile = turnstile
         _check_threads(limits)
         self._limits = limits
@@ -83,11 +84,12 @@ class TaskPool:
     def submit(
         self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
     ) -> TaskRejection | None:
-        """Queue a task. Return None, or why it was refused. This never blocks.
+        """Queue a task. Return None if it was queued, otherwise the reason of the refusal. The call
+        never blocks.
 
-        If a queued task is dropped, because its deadline passed, its term became stale or the pool
-        stops, another thread calls `on_drop`. Every queued task therefore ends with a call of
-        `body` or `on_drop`.
+        A queued task may be dropped, because its deadline passed, its term became stale or the pool
+        stops. Another thread then calls `on_drop`. Every queued task therefore ends with a call of
+        `body` or of `on_drop`.
         """
         with self._changed:
             refusal = self._queue.submit(task, monotonic_ms(self._clock))
@@ -142,7 +144,7 @@ class TaskPool:
             return self._queue.running_count
 
     def request_stop(self) -> None:
-        """Drop waiting tasks, and request running tasks to stop. This never blocks."""
+        """Drop waiting tasks, and request running tasks to stop. The call never blocks."""
         with self._changed:
             self._stopping.set()
             dropped = self._forget(self._queue.stop())
@@ -191,8 +193,8 @@ class TaskPool:
                 return
 
     def _next(self) -> DequeueResult:
-        """Wait until a task may run or was dropped, and return it. Return an empty result if the
-        pool stops."""
+        """Wait until a task may run or tasks were dropped; return them. Return an empty result if
+        the pool stops."""
         while not self._stopping.is_set():
             taken = self._queue.pop(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
@@ -202,8 +204,8 @@ class TaskPool:
         return DequeueResult(None)
 
     def _forget(self, dropped: Sequence[DroppedTask]) -> list[tuple[DroppedTask, OnDrop | None]]:
-        """Remove the entries of dropped tasks, and return the tasks with their `on_drop` callbacks.
-        The caller calls these after it has released the lock."""
+        """Remove the entries of dropped tasks. Return each task with its `on_drop` callback, which
+        the caller calls after it has released the lock."""
         return [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
 
     def _tell(self, told: Sequence[tuple[DroppedTask, OnDrop | None]]) -> None:

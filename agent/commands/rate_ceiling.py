@@ -1,4 +1,4 @@
-"""Upper limit on the rate of background work. The control plane changes it at run time."""
+"""Upper limit on the rate of background work, which the control plane changes at run time."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -14,7 +14,8 @@ class RateCeiling:
     `suture.runtime.ports`."""
 
     def __init__(self, clock: Clock, wait: Callable[[float], bool]) -> None:
-        """`wait(seconds)` returns True early if the process stops, as `Event.wait` does."""
+        """Create a ceiling without a limit. `wait(seconds)` sleeps, and returns True early if the
+        process stops, as `Event.wait` does."""
         self._clock = clock
         self._wait = wait
         self._lock = Lock()
@@ -48,7 +49,7 @@ class RateCeiling:
 
     def _count(self) -> None:
         """Reduce `_owed_bytes` by the bytes that the rate has allowed since the last call. The
-        caller holds the lock."""
+        caller must hold the lock."""
         now_s = self._clock.monotonic_s()
         allowed_bytes = (now_s - self._counted_at_s) * self.bytes_per_s
         self._counted_at_s = now_s

@@ -1,6 +1,6 @@
 """Deletion of a replica after a witness (another holder) has proved that it has the same data.
 
-1. This datanode refuses to pin its own replica as a witness for others.
+1. This datanode stops accepting pins of its own replica, so that it cannot be a witness meanwhile.
 2. A witness reads its replica, proves its content, and pins the replica for KEEP_S.
 3. This datanode deletes its replica.
 
@@ -26,16 +26,16 @@ from suture.runtime.ports import Leases
 from suture.wire.clients.peer import Peer
 
 KEEP_S: Final = 30.0
-"""Time for which a witness pins its replica after its last proof. The local replica is deleted
-within a third of this time, or not at all."""
+"""Seconds for which a witness pins its replica after its last proof. The local replica must be
+deleted within a third of this time; otherwise it is kept."""
 EMPTY: Final = "none: it holds no block"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDeleter:
     """Deletes replicas. `confirmed` returns which of the given blocks the control plane ordered to
-    delete. A witness skips the read if its last complete scan is at most `age_max_s` seconds
-    old."""
+    delete. A witness does not read its replica if its last complete scan is at most `age_max_s`
+    seconds old."""
 
     store: ReplicaStore
     leases: Leases

@@ -20,7 +20,8 @@ ANSWER_TEXT_MAX: Final = 500  # maximum length of the error text in an answer
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 CarryOut = Callable[[scm_pb2.Command, TaskContext, scm_pb2.CommandStatus], None]
-"""Executes a command and sets the outcome in the status. Raises SutureError if it fails."""
+"""Function that executes a command and sets the outcome in the status. It raises SutureError on
+failure."""
 KeyOf = Callable[[scm_pb2.Command], Hashable]
 
 
@@ -41,7 +42,8 @@ class CommandRouter:
     """Queues commands in the pools, and answers each."""
 
     def __init__(self, routes: Mapping[str, Route], answer: Answer, clock: Clock) -> None:
-        """The keys of `routes` are the field names of commands."""
+        """Route commands by `routes`, whose keys are the field names of commands. `answer` sends an
+        answer to the SCM."""
         self._routes = dict(routes)
         self._pools = list(dict.fromkeys(route.pool for route in routes.values()))
         self._answer = answer
@@ -53,7 +55,7 @@ class CommandRouter:
             pool.set_term(term)
 
     def refuse(self, command: scm_pb2.Command, why: TaskRejection) -> None:
-        """Answer a command that will not be queued."""
+        """Answer a command that is not queued with the reason `why`."""
         self._answer(skipped(command, why.value))
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
@@ -64,8 +66,8 @@ class CommandRouter:
                 yield scm_pb2.QueueCount(type=task_type, count=count)
 
     def queue(self, command: scm_pb2.Command, *, waited_ms: int = 0) -> str:
-        """Queue a command. If that is refused, answer the command. Return the reason of the
-        refusal; "" if the command was queued.
+        """Queue a command. If it cannot be queued, answer it and return the reason; otherwise
+        return "".
 
         `waited_ms` is the time since the command arrived, which counts against its lifetime.
         """
@@ -96,8 +98,8 @@ class CommandRouter:
         return refusal.value
 
     def _deadline_at_ms(self, command: scm_pb2.Command, waited_ms: int) -> int:
-        """Return the command's deadline in ms of the monotonic clock; 0 = none. It is computed from
-        the lifetime, so the clocks of the SCM and this host may differ."""
+        """Return the command's deadline in ms of the monotonic clock; 0 = none. Commands have a
+        lifetime instead of a deadline, so that the clocks of the SCM and this host may differ."""
         came_ms = monotonic_ms(self._clock) - waited_ms
         return max(1, came_ms + command.lifetime_ms) if command.lifetime_ms else 0
 

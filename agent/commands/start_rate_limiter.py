@@ -22,7 +22,7 @@ class StartRateLimiter:
         self._free_at_s = float("-inf")
 
     def delay_s(self) -> float:
-        """Reserve the next start; return the seconds to wait before it."""
+        """Reserve the next start. Return the seconds to wait before it."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             self._free_at_s = max(self._free_at_s, now_s - self._slack_s) + self._step_s

@@ -39,7 +39,8 @@ def load_written(path: Path) -> tuple[AgentConfig, ParsedConfig]:
 
 
 def contradictions(config: AgentConfig) -> Iterator[Contradiction]:
-    """Yield options that contradict each other although each value is valid, with an error text."""
+    """Yield options that contradict each other although each value is valid, with a text for the
+    error."""
     storage, scan, node = config.storage, config.scan, config.node
     if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
         yield (
@@ -65,8 +66,8 @@ def contradictions(config: AgentConfig) -> Iterator[Contradiction]:
 
 
 def _unsecured(config: AgentConfig) -> Iterator[Contradiction]:
-    """Yield incomplete or contradictory TLS settings, and addresses other than loopback if neither
-    TLS nor `allow_plaintext` is set."""
+    """Yield TLS settings that are incomplete or contradict each other. Without TLS, also yield
+    addresses other than loopback, unless `allow_plaintext` is set."""
     tls, node = config.tls, config.node
     files = {"certificate": tls.certificate, "key": tls.key, "ca": tls.ca}
     missing = [name for name, path in files.items() if path is None]
@@ -92,8 +93,8 @@ def _unsecured(config: AgentConfig) -> Iterator[Contradiction]:
 
 
 def diff_options(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
-    """Return the options whose values differ, by full name. The value is True if the option is
-    live."""
+    """Return the options whose values differ, by full name. The value is True for an option that
+    can be changed by a reload."""
     return {
         name: is_live
         for name, is_live in _flags(type(before))

@@ -48,8 +48,8 @@ prints them.
 
 
 def find(name: str) -> Iterator[OptionDoc]:
-    """Yield the option `name`, or all options with this section or key; "" = all. Raise
-    RefusedError if there is none."""
+    """Yield the option with this full name, or all options with this section or key ("" = all).
+    Raise RefusedError if there is none."""
     found = [o for o in options(AgentConfig) if name in {"", o.name, o.section, o.key}]
     if not found:
         raise RefusedError(

@@ -43,7 +43,7 @@ ScmAddress = Annotated[
 
 
 OZONE_VERSIONS: Final = {7: "1.4", 8: "2.0", 9: "2.1", 10: "2.2"}
-"""Versions of Ozone by the layout version of their software (HDDSLayoutFeature)."""
+"""Versions of Ozone, by the layout version of their datanode software (HDDSLayoutFeature)."""
 DIRECTORY: Final = re.compile(r"|/.*|file:///.*|(s3|s3a|s3n|hdfs|viewfs)://[^/@?#\s]+[^@#\s]*")
 
 
@@ -66,8 +66,8 @@ def _several(value: object) -> object:
 
 
 def _layout_of(value: object) -> object:
-    """Return the layout version for a version of Ozone. Return other types unchanged. Raise
-    ValueError if the version is unknown."""
+    """Return the layout version for a text with a version of Ozone. Return a value of another type
+    unchanged. Raise ValueError if the version is unknown."""
     if not isinstance(value, str | float):
         return value
     layouts = {version: layout for layout, version in OZONE_VERSIONS.items()}
@@ -349,10 +349,10 @@ class ReportConfig(ConfigSection):
 
 
 class OzoneConfig(ConfigSection):
-    """An agent among Apache Ozone's datanodes.
+    """Options of an agent that is a datanode of an Apache Ozone cluster.
 
-    It serves Ozone's datanodes and clients, and may be led by Ozone's storage container manager
-    (node.scm = "ozone://host:9861").
+    It serves Ozone's datanodes and clients. Ozone's storage container manager may be its control
+    plane (node.scm = "ozone://host:9861").
     """
 
     listen: AddressOrNone = Field(

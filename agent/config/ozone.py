@@ -9,13 +9,13 @@ from suture.runtime.loopback import is_loopback
 
 
 def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses that belong to Ozone's storage container managers."""
+    """Return those addresses in `scm` that belong to Ozone's storage container managers."""
     return tuple(address for address in scm if address.startswith(OZONE_SCHEME))
 
 
 def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield options that require security features of Ozone which the agent does not support:
-    tokens and TLS."""
+    """Yield combinations of options for which the agent lacks a security feature of Ozone: tokens
+    or TLS."""
     ozone, tls = config.ozone, config.tls
     if ozone.conf:
         yield from _incomplete(config)
@@ -38,7 +38,7 @@ def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...],
 
 
 def _incomplete(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield options that a secure cluster needs and that are not set."""
+    """Yield options that are required in a secure cluster but not set."""
     ozone = config.ozone
     needed = {
         "listen": ozone.listen,
@@ -56,7 +56,7 @@ def _incomplete(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def external_scm_conflicts(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield options that conflict with the use of Ozone's storage container managers."""
+    """Yield options that cannot be combined with an Ozone storage container manager."""
     scm, theirs = config.node.scm, ozone_scms(config.node.scm)
     if not theirs:
         return

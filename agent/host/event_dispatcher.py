@@ -1,7 +1,8 @@
 """Dispatch of events between objects that are built at different times.
 
 A dispatcher is created first. The object that emits events gets the dispatcher as a constructor
-argument. The listeners subscribe later. No object has to be changed after its construction.
+argument. The listeners subscribe later. Therefore no object has to be changed after its
+construction.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ P = ParamSpec("P")
 
 
 class EventDispatcher(Generic[P]):
-    """Calls every listener, in the order of subscription, in the thread that emits."""
+    """Calls every listener, in the order of subscription, in the thread that calls `emit`."""
 
     def __init__(self) -> None:
         self._listeners: tuple[Callable[P, object], ...] = ()
@@ -21,6 +22,6 @@ class EventDispatcher(Generic[P]):
         self._listeners = (*self._listeners, listener)
 
     def emit(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all listeners. An exception of a listener is raised to the caller."""
+        """Call all listeners. If a listener raises an exception, the caller gets it."""
         for listener in self._listeners:
             listener(*args, **kwargs)

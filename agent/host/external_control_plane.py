@@ -1,8 +1,8 @@
-"""Interface of control planes that do not speak suture.v1, and the loops that report to all SCMs.
+"""Interface of control planes that do not use suture.v1, and the loops that report to all SCMs.
 
 The agent imports no external control plane; `agent.main` creates those that the config names. Each
-provides a worker that sends the reports of an outbox and queues the received commands, like the
-heartbeat worker of Suture's own control plane.
+one provides a worker that sends the reports of an outbox and queues the received commands, like the
+heartbeat worker for Suture's own control plane.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,13 +41,13 @@ class AgentServices:
     protocol_addresses: Sequence[str]
     leases: ContainerLeases
     submit: Submit
-    """Runs writes of data in another thread."""
+    """Function that runs writes of data in another thread."""
     request_scan: Callable[[ContainerId, str], None]
-    """Requests a scan of a replica, with a reason."""
+    """Function that requests a scan of a replica; its second argument is the reason."""
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
-    """Queues the commands of the leader with the given term."""
+    """Function that queues commands of the leader, whose term is the second argument."""
     answer: Callable[[scm_pb2.CommandStatus], None]
-    """Reports the status of a command that was not queued."""
+    """Function that reports the status of a command that was not queued."""
 
 
 class ExternalControlPlane(Protocol):
@@ -67,13 +67,13 @@ class ExternalControlPlane(Protocol):
         """Return the worker that sends the reports of `outbox` and receives commands. Raise
         RefusedError if it cannot be created.
 
-        `leads` records a term; it returns True if no higher term is known.
+        `leads` records a term, and returns True if no higher term is known.
         """
         ...
 
     def dial(self, datanode: NodeAddress, index: int) -> ShardPeer:
-        """Return a client for a datanode that has shard `index` of a container; 0 = a complete
-        replica. Do not connect before the first call of the client. Thread-safe."""
+        """Return a client for a datanode with the shard `index` of a container; 0 = a complete
+        replica. The client connects on its first call. Thread-safe."""
         ...
 
     def copy(

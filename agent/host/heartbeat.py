@@ -54,10 +54,10 @@ class RegistrationInfo:
 class HeartbeatWorker:
     """Worker of the heartbeat loop. It sends the content of the outbox to one SCM.
 
-    `terms` records the terms of SCMs, and decides which SCM leads. Heartbeats are at least
+    `terms` records the terms of SCMs, and decides which SCM is the leader. Heartbeats are at least
     `spacing_s` apart, even if the worker is woken more often. After each response of the leader,
     `on_last_copies` is called with the containers of which only this datanode has a healthy
-    replica, and `on_rates` with the limits on copies and reconciles in bytes per second.
+    replica. `on_rates` is called with the limits on copies and reconciles in bytes per second.
     """
 
     scm: ScmClient
@@ -222,9 +222,9 @@ class HeartbeatWorker:
     def _reports(
         self, changed: list[ContainerId]
     ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
-        """Return the reports to send: as messages, and as columns.
+        """Return the reports to send: some as messages, the others as columns.
 
-        The changed replicas are sent as messages, and their ids are added to `changed`. A page of a
+        Changed replicas are sent as messages, and their ids are added to `changed`. A page of a
         full report is sent as columns if possible.
         """
         reports: list[scm_pb2.ContainerReport] = []
@@ -248,8 +248,8 @@ class HeartbeatWorker:
         return reports, by_columns
 
     def _by_columns(self, page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport | None:
-        """Return a page encoded by columns; None if a replica has an invalid field. The caller then
-        sends the page as messages, and the SCM skips only the invalid replica."""
+        """Return a page encoded by columns. Return None if a replica has an invalid field; the page
+        is then sent as messages, so that the SCM skips only the invalid replica."""
         try:
             return column_report(page)
         except RefusedError:
@@ -258,14 +258,14 @@ class HeartbeatWorker:
     def _tell_meanwhile(self) -> None:
         """Queue the replicas that changed during the full report for another report.
 
-        The full report does not contain replicas created meanwhile. Without another report, the SCM
-        might consider them deleted.
+        The full report does not contain replicas that were created while it was sent. Without
+        another report, the SCM might consider them deleted.
         """
         self.outbox.put_back(self._meanwhile)
         self._meanwhile.clear()
 
     def _requeue_reports(self, changed: Iterable[ContainerId]) -> None:
-        """Queue again the changes that the SCM did not acknowledge. If a full report is in
+        """Queue the changes again that the SCM did not acknowledge. If a full report is in
         progress, restart it."""
         self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:

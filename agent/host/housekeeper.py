@@ -17,10 +17,10 @@ log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Purges expired quarantine files, and removes files of deleted replicas whose removal failed.
+    """Purges expired quarantine files, and retries to remove files of deleted replicas.
 
     Ages are measured from the earliest wall clock time of the last SETTLED_S seconds. If the clock
-    is years ahead for some hours, for example after a start, no file expires for that reason.
+    is years ahead for some hours, for example after a start, files do not expire because of that.
     """
 
     name = "housekeeper"
@@ -33,13 +33,13 @@ class Housekeeper:
         self._graves: dict[str, tuple[Path, ...]] = {}  # paths that the last check found, by volume
 
     def keep_for(self, keep_s: float) -> None:
-        """Set the time in seconds for which quarantined files are kept. Any thread may call
+        """Set the time for which quarantined files are kept, in seconds. Any thread may call
         this."""
         self._keep_s = keep_s
 
     def step(self) -> Step:
-        """Retry removals, and purge the quarantine if the clock has been observed for long
-        enough."""
+        """Retry failed removals. Purge the quarantine, unless the clock has not been observed for
+        SETTLED_S."""
         self._purge_deleted()
         age_s = self._clock_age_s()
         if age_s is not None:

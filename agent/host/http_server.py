@@ -36,8 +36,8 @@ class DatanodeHttpServer:
     ) -> None:
         """Bind `address`. Raise RefusedError if that fails.
 
-        `names` are additional Host names that a browser may use. `calls_trouble` returns the reason
-        if calls of clients and peers may get no answer; otherwise "".
+        `names` are additional Host names that a browser may use. If calls of clients and peers may
+        get no answer, `calls_trouble` returns the reason; otherwise it returns "".
         """
         self._observer = observer
         self._scrub = scrub

@@ -41,29 +41,29 @@ class Outbox:
 
     @property
     def clock_offset_ms(self) -> int:
-        """Milliseconds by which this host's wall clock is certainly ahead of the SCM's; negative =
-        behind the SCM's."""
+        """Difference between this host's wall clock and the SCM's in milliseconds, as far as it is
+        certain. It is positive if this host's clock is ahead, and negative if it is behind."""
         return self._clock_offset_ms
 
     def notify(self, container_id: ContainerId) -> None:
-        """Report this replica soon, because it is new, changed or deleted."""
+        """Queue a report of this replica, because it is new, changed or deleted."""
         self.put_back([container_id])
         self.bell.set()
 
     def report_all(self) -> None:
-        """Send a full report soon. The SCM considers replicas that are not in it as deleted."""
+        """Request a full report. The SCM considers replicas that are not in it as deleted."""
         with self._lock:
             self._is_full_wanted = True
         self.bell.set()
 
     def reregister(self) -> None:
-        """Register again, then send a full report."""
+        """Request a new registration, which is followed by a full report."""
         with self._lock:
             self._must_register = True
         self.bell.set()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Report the status of a command soon."""
+        """Queue the status of a command."""
         with self._lock:
             self._statuses.append(status)
         self.bell.set()
@@ -75,10 +75,10 @@ class Outbox:
         self._state = state
 
     def note_clocks(self, *, sent_at_ms: int, answered_at_ms: int, received_at_ms: int) -> None:
-        """Record the wall clock times of one call: of this host before and after, and of the SCM.
+        """Record the wall clock times of one call: this host's before and after, and the SCM's.
 
-        The SCM read its clock at an unknown moment of the call. Only an SCM time outside the call's
-        period therefore counts as a clock difference.
+        The SCM read its clock at an unknown moment of the call. Therefore, only an SCM time before
+        the start or after the end of the call proves a difference of the clocks.
         """
         lead_ms = max(0, sent_at_ms - answered_at_ms)
         self._clock_offset_ms = lead_ms + min(0, received_at_ms - answered_at_ms)
@@ -92,7 +92,8 @@ class Outbox:
         return taken
 
     def put_back(self, container_ids: Iterable[ContainerId]) -> None:
-        """Add changed replicas, for the first time or again."""
+        """Add changed replicas to the changes. Replicas that are already among them keep their
+        position."""
         with self._lock:
             for container_id in container_ids:
                 self._changed.setdefault(container_id)
@@ -110,7 +111,8 @@ class Outbox:
         return wished
 
     def oldest_answers(self, count_max: int) -> list[scm_pb2.CommandStatus]:
-        """Return at most `count_max` of the oldest answers. They remain until `acknowledge`."""
+        """Return at most `count_max` of the oldest answers. They stay in the outbox until
+        `acknowledge`."""
         with self._lock:
             return list(islice(self._statuses, count_max))
 
@@ -118,7 +120,7 @@ class Outbox:
         """Remove answers that the SCM has received. Return True if more reports or answers are
         pending.
 
-        Ignore answers that a full outbox has dropped in the meantime.
+        Answers that a full outbox has dropped in the meantime are ignored.
         """
         told = {id(status) for status in statuses}
         with self._lock:
@@ -128,11 +130,11 @@ class Outbox:
 
 
 class OutboxFanout:
-    """The outboxes, one per SCM. All get the same content, and a silent SCM delays no
-    other SCM."""
+    """The outboxes, one per SCM. All get the same content. If an SCM does not answer, the others
+    get their reports without delay."""
 
     def __init__(self, count: int) -> None:
-        """`count` is the number of SCMs."""
+        """Create an outbox for each of `count` SCMs."""
         self.boxes = tuple(Outbox() for _ in range(count))
 
     @property
@@ -144,32 +146,34 @@ class OutboxFanout:
 
     @property
     def clock_offset_ms(self) -> int:
-        """The largest difference, by absolute value, between this host's wall clock and an SCM's,
-        in milliseconds; negative = behind the SCM's."""
+        """The difference with the largest absolute value between this host's wall clock and an
+        SCM's, in milliseconds. It is positive if this host's clock is ahead, and negative if it is
+        behind."""
         return max((box.clock_offset_ms for box in self.boxes), key=abs)
 
     def notify(self, container_id: ContainerId) -> None:
-        """Report this replica soon, because it is new, changed or deleted."""
+        """Queue a report of this replica to all SCMs, because it is new, changed or deleted."""
         for box in self.boxes:
             box.notify(container_id)
 
     def report_all(self) -> None:
-        """Send a full report soon. The SCM considers replicas that are not in it as deleted."""
+        """Request a full report to all SCMs. An SCM considers replicas that are not in it as
+        deleted."""
         for box in self.boxes:
             box.report_all()
 
     def report_soon(self) -> None:
-        """Send a heartbeat now, with new measurements of the volumes."""
+        """Send a heartbeat to all SCMs now, with new measurements of the volumes."""
         for box in self.boxes:
             box.bell.set()
 
     def reregister(self) -> None:
-        """Register again, then send a full report."""
+        """Request a new registration with all SCMs, each followed by a full report."""
         for box in self.boxes:
             box.reregister()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Report the status of a command to all SCMs soon, because another SCM may have become the
+        """Queue the status of a command for all SCMs, because another SCM may have become the
         leader."""
         for box in self.boxes:
             box.answer(status)

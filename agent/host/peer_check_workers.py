@@ -29,8 +29,8 @@ PARITY_BYTES_PER_S: Final = 5 * 1024**2  # rate of the parity scrub, summed over
 
 
 class ControlPlanes:
-    """A datanode's queries to the control planes, besides heartbeats. Queries raise the SutureError
-    of the last control plane if none answers."""
+    """Queries of a datanode to the control planes, besides heartbeats. If no control plane answers,
+    a query raises the SutureError of the last one."""
 
     def __init__(self, scms: Sequence[ScmClient]) -> None:
         self._scms = tuple(scms)
@@ -72,7 +72,7 @@ class ControlPlanes:
 @dataclass(frozen=True, slots=True)
 class PeerQueryDeps:
     """Services for the challenge worker and the parity scrub: the store, the control planes,
-    connections and the clock."""
+    connections to peers, and the clock."""
 
     store: ReplicaStore
     control_planes: "ControlPlanes"

@@ -1,9 +1,9 @@
-"""Servers for protocols other than suture.v1, over the same store.
+"""Servers for protocols other than suture.v1, on the same store.
 
 The agent imports none of these protocols. For each server, `agent.main` provides a function that
 creates it. The agent calls these functions when the store is open, and starts and stops the servers
-together with its own. Each server has its own threads. All share the slots for running calls, and
-the agent counts the blocked calls of all servers together.
+together with its own. Each server has its own threads. All servers share the slots for running
+calls, and blocked calls are counted over all servers.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,12 +42,12 @@ class HostServices:
     audit: Audit
     executor: Any  # provides a thread for each admitted call
     submit: Submit
-    """Runs writes of data in another thread."""
+    """Function that runs writes of data in another thread."""
     on_read: Callable[[float], None]
-    """Receives the duration of each read of chunk data, in seconds. If reads get slower, the scans
-    slow down."""
+    """Function that receives the duration of each read of chunk data, in seconds. If reads get
+    slower, the scans slow down."""
     request_scan: Callable[[ContainerId, str], None]
-    """Requests a scan of a replica, with a reason."""
+    """Function that requests a scan of a replica; its second argument is the reason."""
 
 
 MakeServer: TypeAlias = Callable[[HostServices], BoundServer]
@@ -62,7 +62,8 @@ class ProtocolServers:
         inside: Callable[[Executor], HostServices],
         threads: Callable[[], Executor],
     ) -> None:
-        """Create all servers, or none. Raise SutureError if one cannot be created."""
+        """Create all servers. If one cannot be created, stop those already created and raise
+        SutureError."""
         self._executors: list[Executor] = []
         self._servers: list[BoundServer] = []
         try:
@@ -84,7 +85,8 @@ class ProtocolServers:
             bound.server.start()
 
     def stop(self, grace_s: float) -> list[Event]:
-        """Begin to stop all servers. Return an event for each, which is set when it has ended."""
+        """Begin to stop all servers. Return an event for each server; it is set when the server has
+        ended."""
         return [bound.server.stop(grace_s) for bound in self._servers]
 
     def close(self) -> None:

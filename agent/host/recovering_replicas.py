@@ -1,8 +1,8 @@
 """RECOVERING replicas: reconstructions create and write them; abandoned ones are replaced.
 
-All data of a RECOVERING replica can be computed from other datanodes, and nothing relies on it.
-Only one reconstruction may write to it. If no write arrives for `timeout_s` seconds, the
-reconstruction counts as abandoned. The replica then becomes UNHEALTHY permanently, and the next
+All data of a RECOVERING replica can be computed from other datanodes, so the replica may be deleted
+at any time. Only one reconstruction may write to it. If no write arrives for `timeout_s` seconds,
+the reconstruction counts as abandoned. The replica then becomes UNHEALTHY permanently, and the next
 reconstruction replaces it. After a restart, every RECOVERING replica counts as abandoned
 (`agent.store.recovery.startup_recovery`).
 """
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 class RecoveringReplicas:
     """The RECOVERING replicas of this datanode, each with the time of its last write.
 
-    `scan` requests a scan of a replica that was closed after its reconstruction.
+    When a RECOVERING replica is closed, `scan` is called to request a scan of it.
     """
 
     name = "recoveries"
@@ -49,10 +49,10 @@ class RecoveringReplicas:
         self._written_at_s: dict[int, float] = {}
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
-        """Create a RECOVERING replica. The caller holds the lease.
+        """Create a RECOVERING replica. The caller must hold the container's lease.
 
-        Delete a replica that an earlier reconstruction of this shard abandoned. Raise
-        UnavailableError(BUSY) while another reconstruction of the container is running,
+        If an earlier reconstruction of this shard abandoned a replica, delete it first. Raise
+        UnavailableError(BUSY) while another reconstruction of the container is running. Raise
         RefusedError(CONTAINER_EXISTS) if there is any other replica of the container.
         """
         with self._lock:
@@ -87,7 +87,7 @@ class RecoveringReplicas:
             self.scan(ContainerId(container_id))
 
     def step(self) -> Step:
-        """Make RECOVERING replicas without recent writes UNHEALTHY."""
+        """Set RECOVERING replicas that had no write for `timeout_s` to UNHEALTHY."""
         with self._lock:
             known = [ContainerId(container_id) for container_id in self._written_at_s]
         for container_id in known:

@@ -37,7 +37,8 @@ log = structlog.get_logger()
 
 
 def check_export(config: ReportConfig) -> None:
-    """Raise an error if reports are enabled but pyarrow, which writes them, is missing."""
+    """Raise RefusedError if reports are enabled but pyarrow, which is needed to write them, is
+    missing."""
     if config.export and find_spec(NEEDED) is None:
         missing = ModuleNotFoundError(name=NEEDED)
         raise missing_extra(missing, f"report.export = {config.export!r}", extra="reports")
@@ -47,8 +48,8 @@ def check_export(config: ReportConfig) -> None:
 class ReportExport:
     """Writes a report after the start, and then one per interval.
 
-    `address` returns this agent's address for peers. `on_exported` gets the time of each
-    written report in milliseconds.
+    `address` returns the address at which peers reach this agent. `on_exported` is called with the
+    time of each written report in milliseconds.
     """
 
     name = "report-export"
@@ -92,8 +93,8 @@ class ReportExport:
         return RetryAfter(config.interval_s)
 
     def _write_pages(self, pages: IO[bytes]) -> bool:
-        """Write the reports of all replicas to `pages`; return False if the agent stops
-        meanwhile."""
+        """Write the reports of all replicas to `pages`. Return False if the agent stops before the
+        end."""
         ids = self.observer.replica_ids()
         for first in range(0, len(ids), REPLICAS_PER_HEARTBEAT_MAX):
             self.pulse.mark()
@@ -107,8 +108,8 @@ class ReportExport:
         return True
 
     def _written(self, pages: IO[bytes]) -> dict[str, int] | None:
-        """Run the process that writes the file. Return the counts that it prints; None if the agent
-        stops first."""
+        """Run the process that writes the file, and return the counts that it prints. Return None
+        if the agent stops first."""
         with os.fdopen(os.memfd_create("suture-report-answer"), "w+b") as answers:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "suture.wire.mapping.report_file"],
@@ -152,7 +153,7 @@ class ReportExport:
         )
 
     def _described(self) -> dict[str, Any]:
-        """Return the facts about this datanode for the report."""
+        """Return the report's facts about this datanode."""
         volumes, state = self.observer.store_volumes(), self.observer.node_state()
         return {
             "cluster_id": self.who.cluster_id,

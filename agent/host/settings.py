@@ -40,8 +40,8 @@ def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServ
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory budgets of calls, tasks and scans. One shared budget could deadlock, because a task
-    waits for calls of peers and for the scan after its repair."""
+    """Memory budgets, separate for calls, tasks and scans. With one shared budget, a task could
+    deadlock, because it waits for calls of peers and for the scan after its repair."""
 
     calls: MemoryBudget
     tasks: MemoryBudget

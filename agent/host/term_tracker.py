@@ -1,12 +1,13 @@
-"""Detection of the leading SCM: the SCM with the highest term. Of equal terms, the first one seen.
+"""Detection of the leading SCM: the SCM with the highest term. Of equal terms, the first SCM seen
+counts.
 
 An SCM may have lost its leadership without knowing. Its commands contain its term, and are refused
 as stale. Its information about this datanode's replicas is ignored.
 
-Each SCM process start has a random id. The SCM also sends the sequence number of its state. The
-agent stores both on its volumes and sends them to every SCM. With them, an SCM detects that its
-state is older than a state that this datanode has seen. This happens if a backup was restored, or
-if two SCMs run on copies of one state.
+Each start of an SCM process has a random id. The SCM also sends the sequence number of its state.
+The agent stores both on its volumes and sends them to every SCM. An SCM compares them with its own
+state, and so detects that its state is older than one that this datanode has seen. This happens if
+a backup was restored, or if two SCMs run on copies of one state.
 """
 
 import threading
@@ -28,8 +29,8 @@ log = structlog.get_logger()
 class TermTracker:
     """Tracks the highest term of any SCM, and the SCM starts with the highest terms.
 
-    `keep` stores the starts durably. Its second argument is True for all volumes, and False for one
-    volume, if only a state number changed.
+    `keep` stores the starts durably. Its second argument is True to store them on all volumes. It
+    is False if only a state number has changed; then one volume is enough.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class TermTracker:
         return self._highest
 
     def seen(self) -> tuple[SeenStart, ...]:
-        """Return the SCM starts with the highest terms. Of equal terms, the leader's is first."""
+        """Return the SCM starts with the highest terms. Among equal terms, the leader's start is
+        first."""
         with self._lock:
             return tuple(self._starts.values())
 

@@ -29,10 +29,12 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class VolumeAdmin:
-    """Changes volumes and reports their status (agent.services.service_protocols.VolumeControl).
+    """Changes volumes and reports their status; implements
+    `agent.services.service_protocols.VolumeControl`.
 
-    `check` gets the facts and read speed of a new volume, and raises an error to refuse the volume.
-    `on_added` starts its scans, checks and reports.
+    `check` is called with the facts and the read speed of a new volume, and raises an error to
+    refuse the volume. `on_added` is called with an added volume, to start its scans, checks and
+    reports.
     """
 
     store: ReplicaStore
@@ -120,7 +122,7 @@ class VolumeDescriber:
 
 
 def log_start(store: ReplicaStore) -> None:
-    """Log the volumes that are not served, and the recovery steps on the others."""
+    """Log the volumes that are not served and, for the others, the recovery steps of the start."""
     for volume in store.volumes():
         if volume.failed:
             log.error(

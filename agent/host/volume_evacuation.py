@@ -5,7 +5,7 @@ reads the copy completely, and deletes the original. If a move fails, because of
 damage or use, the worker logs it and retries later.
 
 All state is on the disks, so the work continues after the agent was killed. If a replica is on two
-volumes and neither is retiring any more, the worker removes one of the two copies.
+volumes, and neither of these is retiring any more, the worker removes one of the two copies.
 """
 
 from collections import deque
@@ -58,11 +58,11 @@ class RetirementProgress:
     due: deque[RemainingReplica] = field(default_factory=deque)
     """Replicas that the last search found and that are not moved yet."""
     rests_until_s: float = 0.0
-    """Earliest time of the next search, after a search without result."""
+    """Monotonic time of the next search at the earliest, set after a search without result."""
 
     def eta_s(self, left_bytes: int, now_s: float) -> float:
-        """Return the estimated seconds to move `left_bytes` at the rate so far; -1 if nothing was
-        moved yet."""
+        """Return the estimated seconds to move `left_bytes` at the average rate so far; -1 if
+        nothing was moved yet."""
         if not left_bytes:
             return 0.0
         if not self.moved_bytes:
@@ -112,8 +112,8 @@ class VolumeEvacuator:
         return self.tools.clock.monotonic_s()
 
     def step(self) -> Step:
-        """Move one replica of the first volume that has due replicas. If a volume fails, try the
-        next one. If no volume had due replicas, raise the first error."""
+        """Move one due replica, from the first volume that has one. If a volume fails, continue
+        with the next volume. If no replica was moved, raise the first error, if any."""
         trouble: SutureError | None = None
         for volume in self._store.volumes():
             try:
@@ -126,7 +126,7 @@ class VolumeEvacuator:
         return Idle()
 
     def _tend(self, volume_id: str) -> bool:
-        """Move one replica of a volume if one is due. Return True if there may be more."""
+        """Move one due replica of a volume. Return False if none is due now."""
         progress = self._progress.setdefault(volume_id, RetirementProgress(self.now_s()))
         if self.stop() or not (progress.due or self._look(volume_id, progress)):
             return False
@@ -163,7 +163,8 @@ class VolumeEvacuator:
         return False
 
     def _wanting(self, volume_id: str, mode: VolumeMode) -> list[RemainingReplica]:
-        """Return the replicas of a volume that must be moved or closed, interrupted moves first."""
+        """Return the replicas of a volume that must be moved or closed. Replicas whose move was
+        interrupted come first."""
         services = self._store.services
         match mode:
             case VolumeMode.RETIRING:
@@ -182,7 +183,8 @@ class VolumeEvacuator:
         container_id: ContainerId,
         error: SutureError,
     ) -> None:
-        """Postpone the move of a replica by RETRY_S. Log the error if the reason is new."""
+        """Postpone the move of a replica by RETRY_S. Log the error, unless the last attempt failed
+        for the same reason."""
         before = progress.stuck.get(container_id)
         progress.stuck[container_id] = BlockedMove(str(error), self.now_s() + RETRY_S, error.code)
         if before is not None and before.code is error.code:
@@ -197,8 +199,8 @@ class VolumeEvacuator:
     def _due(
         self, here: Sequence[RemainingReplica], progress: RetirementProgress
     ) -> Iterator[RemainingReplica]:
-        """Yield the replicas whose next attempt is due. Forget failures of replicas that are no
-        longer in `here`, the replicas on the volume."""
+        """Yield those replicas in `here` whose next attempt is due. `here` has all replicas on the
+        volume; forget the failures of other replicas."""
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
             del progress.stuck[gone]
@@ -232,8 +234,8 @@ class VolumeEvacuator:
         log.info("replica_moved", container_id=container_id, volume_id=volume_id)
 
     def _copy(self, container_id: ContainerId) -> None:
-        """Copy a replica. If the copy finds damage that no scan has recorded, scan the replica to
-        record the damage, and copy again."""
+        """Copy a replica. If the copy finds damage that no scan has recorded, scan the replica,
+        which records the damage, and copy again."""
         try:
             self.mover.move(container_id, stop=self._may_not_go_on)
         except SutureError as error:
@@ -257,8 +259,8 @@ class VolumeEvacuator:
         return self.stop()
 
     def _close(self, container_id: ContainerId) -> None:
-        """Close the replica to stop writes. The control plane later decides which commit was the
-        last."""
+        """Close the replica, so that no more writes are accepted. The control plane decides later
+        which commit was the last."""
         with self.tools.leases.hold(container_id):
             if self._store.replica(container_id).state not in TREE_STATES:
                 self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

@@ -141,8 +141,8 @@ class AgentComponents:
             undo.pop_all()
 
     def _build(self, supervisor: SystemdNotifier, undo: ExitStack) -> None:
-        """Build the parts that use the store, in order. `undo` closes them if a later one cannot be
-        built."""
+        """Build the parts that use the store, in order. If a part cannot be built, `undo` closes
+        the earlier ones."""
         config = self.config
         self.memory = memory_of(config)
         self.scrub = self._built_scrub()
@@ -296,9 +296,8 @@ class AgentComponents:
 
     def _built_face(self, waits: BlockedCalls) -> DatanodeHttpServer:
         def trouble() -> str:
-            """End calls that have been blocked for too long. Return the reason if new calls may get
-            no answer; otherwise "".
-            """
+            """End calls that have been blocked for too long. If new calls may get no answer, return
+            the reason; otherwise return ""."""
             waits.sweep()
             return self.executor.trouble
 
@@ -474,8 +473,8 @@ class AgentComponents:
         return scan_container(self.scrub.tools, container_id, stop=self.stopping.is_set)
 
     def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> ReadBack:
-        """Read the chunks that a reconcile changed; if the last complete scan is too old, read the
-        complete replica. Return which of the two was read."""
+        """Verify a repair. Read only the chunks that the reconcile changed, or the complete replica
+        if its last complete scan is too old. Return which of the two was read."""
         return verify_repair(
             self.scrub.tools,
             container_id,
@@ -485,7 +484,8 @@ class AgentComponents:
         )
 
     def request_scan(self, container_id: ContainerId, reason: str) -> None:
-        """Request an on-demand scan. If the queue is full, drop and log the request. A new replica
-        is then scanned by the background scan, which reads never-scanned replicas first."""
+        """Request an on-demand scan. If the queue is full, drop and log the request. If the replica
+        is new, the background scan then reads it first, because it prefers replicas that were never
+        scanned."""
         if not self.scrub.on_demand.request(container_id, reason=reason):
             log.warning("scan_request_dropped", container_id=container_id, reason=reason)
