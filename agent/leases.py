@@ -52,10 +52,10 @@ class ContainerLeases:
         *,
         writes_chunks: bool = True,
     ) -> Iterator[None]:
-        """Hold the container's lease for a `with` block.
+        """Hold the container's lease during the body.
 
-        Raise UnavailableError(BUSY) if another thread holds it for `timeout_s`, or if too many
-        threads are waiting already.
+        Raise UnavailableError(BUSY) if another thread does not release the lease within
+        `timeout_s`, or if too many threads are already waiting.
         """
         self._acquire(container_id, timeout_s, writes_chunks)
         try:
@@ -67,10 +67,11 @@ class ContainerLeases:
     def share(
         self, container_id: ContainerId, timeout_s: float = TIMEOUT_S_DEFAULT
     ) -> Iterator[None]:
-        """Block writers of the container's chunks for a `with` block, for example during a copy.
+        """Keep other threads from writing the container's chunks during the body, for example
+        during a copy.
 
-        Many threads may share a container at the same time, and a scan may begin and commit in
-        that time. Raise UnavailableError(BUSY) in the same cases as `hold`.
+        Many threads may share a container at the same time, and a scan may begin and commit in that
+        time. Raise UnavailableError(BUSY) in the same cases as `hold`.
         """
         with self._changed:
             self._wait(container_id, timeout_s, lambda: container_id not in self._holders)

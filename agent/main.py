@@ -75,7 +75,7 @@ def security_of(config: AgentConfig) -> Security:
 
 
 def node_of(security: Security) -> str:
-    """Return the datanode id in this agent's certificate; "" if it has none."""
+    """Return the datanode id in this agent's certificate; "" if the certificate has none."""
     if security.certificates is None:
         return ""
     return identity_of(security.certificates.material.certificate).node_id
@@ -87,16 +87,16 @@ def who_am_i(
     stop: StopRequest,
     certified_id: str = "",
 ) -> DatanodeIdentity | None:
-    """Return the identity of this datanode: from the volumes, or a new one in the SCM's cluster.
+    """Return the identity of this datanode: that on the volumes, or a new one in the SCM's cluster.
 
     The first start waits for an SCM, because a volume is formatted for one cluster. Return None if
-    `stop` is set first. A new datanode gets the id in its certificate, otherwise a random id. If no
-    volume is readable, return the identity in the SCM's records (`known_at`), because a host that
-    lost its only disk must report the loss.
+    `stop` is set before an SCM answers. A new datanode gets the id in its certificate, or else a
+    random id. If no volume is readable, return the identity in the SCM's records (`known_at`),
+    because a host that lost its only disk must report the loss.
 
     Raise RefusedError if the certificate is for another datanode than the volumes, or if all
-    volumes are empty although the SCM has records of replicas on them. Raise the disk's error if
-    no volume is readable and the SCM has no record of this datanode.
+    volumes are empty although the SCM has records of replicas on them. Raise the disk's error if no
+    volume is readable and the SCM has no record of this datanode.
     """
     unreadable: SutureError | None = None
     try:
@@ -137,11 +137,12 @@ def known_at(
     certified_id: str,
     unreadable: SutureError,
 ) -> DatanodeIdentity:
-    """Return this agent's identity from the control plane's records, after all volumes failed.
+    """Return this agent's identity from the control plane's records. It is called if all volumes
+    failed.
 
     The record is found by the certificate's id or, without a certificate, by this agent's address.
-    Of several records, the one with the latest heartbeat is used. Without a certificate, raise
-    UnavailableError while that datanode sends heartbeats, because another host then has this
+    If several records match, the one with the latest heartbeat is used. Without a certificate,
+    raise UnavailableError while that datanode sends heartbeats, because another host then has this
     address. Raise `unreadable` if there is no record.
     """
     if not isinstance(scm, ScmClient):
@@ -199,9 +200,9 @@ def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity
 def replicas_elsewhere(
     answer: scm_pb2.ListNodesResponse, config: AgentConfig, certified_id: str
 ) -> str:
-    """Return a description of a datanode that has this agent's id or address and, according to the
-    control plane, replicas; "" if there is none. An agent with empty volumes must not take the
-    identity of that datanode."""
+    """Describe a datanode that has this agent's id or address and, according to the control plane,
+    replicas. Return "" if there is none. An agent with empty volumes must not take the identity of
+    such a datanode."""
     address = config.node.advertise or config.node.listen
     for node in answer.nodes:
         is_us = node.datanode_id == certified_id or node.address == address
@@ -217,8 +218,8 @@ def replicas_elsewhere(
 def ozone_of(
     config: AgentConfig,
 ) -> tuple[Sequence[MakeServer], Sequence[ExternalControlPlane]]:
-    """Return functions that create the Ozone servers, and the Ozone control planes of the config.
-    Import Ozone's modules only if the config uses them."""
+    """Return functions that create the servers for Ozone, and the config's Ozone control planes.
+    Ozone's modules are imported only if the config uses them."""
     theirs = ozone_scms(config.node.scm)
     if not (config.ozone.listen or theirs):
         return (), ()
@@ -268,7 +269,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
 
 
 def reload(host: AgentProcess, supervisor: SystemdNotifier, config_path: Path) -> None:
-    """Reload the config, and apply its live options. An invalid file changes nothing."""
+    """Reload the config, and apply its live options. If a file is invalid, change nothing."""
     supervisor.reloading()
     host.security.reload()
     try:

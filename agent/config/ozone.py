@@ -14,8 +14,8 @@ def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
 
 
 def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield combinations of options for which the agent lacks a security feature of Ozone: tokens
-    or TLS."""
+    """Yield options that need a security feature of Ozone that the agent lacks (tokens, TLS), and
+    options that are missing in a secure cluster. Each comes with a text for the error."""
     ozone, tls = config.ozone, config.tls
     if ozone.conf:
         yield from _incomplete(config)

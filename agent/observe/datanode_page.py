@@ -110,7 +110,7 @@ def _scan_remarks(scan: pb.VolumeScrub) -> Iterator[str]:
 
 
 def _ages(summary: HostSummary) -> dict[str, object]:
-    """Return the bytes that were verified within each age, cumulatively."""
+    """Return, for each age, the number of bytes that were verified at most that long ago."""
     volumes = summary.volumes.values()
     ages, before = [], 0
     for days in AGES_SHOWN_D:

@@ -23,7 +23,7 @@ FINDINGS_SHOWN_MAX: Final = 100  # findings per replica
 
 
 class Pools(Protocol):
-    """Source of the command counts."""
+    """Source of the numbers of commands: the pools that run them."""
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running tasks by type."""
@@ -42,10 +42,10 @@ class ProcessInfo:
 
 @dataclass(eq=False)
 class DatanodeStatus:
-    """Returns reports and the status from the current state of the store.
+    """Builds reports and status messages from the current state of the store.
 
-    `interval_s` is the scan interval, within which every byte should be verified. `describe`
-    adds facts of other parts to a volume's status.
+    `interval_s` is the scan interval, within which every byte should be verified. `describe` adds
+    facts that the store does not have to a volume's status.
     """
 
     about: ProcessInfo
@@ -104,10 +104,10 @@ class DatanodeStatus:
         return sorted(known | {item.container_id for item in self.store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the report of one replica, with state DELETED if the replica or its volume is
+        """Return the report of one replica. Its state is DELETED if the replica or its volume is
         gone.
 
-        A replica with a damaged row is not gone; it cannot be loaded.
+        A replica with a damaged row is not gone; it is reported as not loadable.
         """
         try:
             return replica_report(self.store.replica(container_id))
@@ -153,7 +153,7 @@ class DatanodeStatus:
         return self.pools.queue_counts()
 
     def node_state(self) -> NodeState:
-        """Return the SCM's decision about this datanode."""
+        """Return the operational state that the SCM has set for this datanode."""
         return self.store.volume_set.node_state()
 
     def status(self) -> datanode_pb2.StatusResponse:

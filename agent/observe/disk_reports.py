@@ -1,7 +1,8 @@
-"""Reports about this host's disks from other sources: SMART counters, and the kernel's log.
+"""Reports about this host's disks from sources outside the agent: SMART counters and the kernel's
+log.
 
-They are read on demand, when evidence is collected. A source may be missing or restricted to root;
-the report says so.
+They are read on demand, when evidence is collected. If a source is missing or readable only for
+root, the report has the reason.
 """
 
 import json
@@ -26,7 +27,8 @@ KERNEL_LOGS: Final = (
 ON_NO_DISK: Final = "this volume is on no disk that the kernel names: memory, network, or a union"
 
 Run = Callable[[Sequence[str]], tuple[int, str, str]]
-"""Runs a program; returns exit code, stdout, stderr. Raises OSError, TimeoutExpired."""
+"""Function that runs a program and returns its exit code, stdout and stderr. It raises OSError or
+TimeoutExpired."""
 
 
 def run(words: Sequence[str]) -> tuple[int, str, str]:
@@ -68,7 +70,7 @@ def disk_reports(
 
 
 def _smart(disk: str, run: Run) -> tuple[str, str]:
-    """Return smartctl's JSON document and "", or "" and the reason why there is none."""
+    """Return smartctl's JSON document and "". If there is no document, return "" and the reason."""
     try:
         code, out, err = run([*SMART, f"/dev/{disk}"])
     except FileNotFoundError:
@@ -87,7 +89,8 @@ def _smart(disk: str, run: Run) -> tuple[str, str]:
 
 
 def _kernel_lines(names: set[str], run: Run) -> tuple[list[str], str]:
-    """Return the newest kernel log lines that name a disk, or the reason why there are none."""
+    """Return the newest kernel log lines that name one of the disks, and "". If the log cannot be
+    read, return no lines and the reason."""
     word = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b")
     failures = []
     for words in KERNEL_LOGS:

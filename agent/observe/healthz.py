@@ -1,4 +1,5 @@
-"""Response of an agent's `/healthz`: is it serving and working, and its problems."""
+"""Response of an agent's `/healthz`: whether the agent serves and its workers run, and its
+problems."""
 
 import json
 from http import HTTPStatus
@@ -10,10 +11,10 @@ from suture.wire.v1 import datanode_pb2 as pb
 def health(
     status: pb.StatusResponse, scrub: pb.ScrubStatusResponse, calls_trouble: str = ""
 ) -> tuple[HTTPStatus, dict[str, object]]:
-    """Return 200 if this datanode is serving and its workers are running, otherwise 503, with the
-    details as a document.
+    """Return the HTTP status and a document with details. The status is 200 if this datanode is
+    serving and its workers are running, otherwise 503.
 
-    `calls_trouble` is why calls get no answer; "" if they do.
+    `calls_trouble` is the reason why calls may get no answer; "" if they do.
     """
     serving = [volume for volume in status.volumes if not volume.failed]
     is_working = not any(worker.stalled for worker in status.workers)

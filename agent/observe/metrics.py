@@ -1,7 +1,7 @@
-"""Prometheus metrics of a datanode. Tables declare every name. A scrape reads the status.
+"""Prometheus metrics of a datanode. Tables declare all names. A scrape reads the datanode's status.
 
 Units are base units (seconds, bytes), and counters end in `_total`. Labels have few values:
-volumes, the agent's own enumerations, worker names; never containers.
+volumes, the agent's own enumerations, and worker names, but never containers.
 """
 
 import time
@@ -82,7 +82,8 @@ class AgentMetrics:
         )
 
     def _counter(self, name: str, meaning: str, **words: tuple[str, ...]) -> PrometheusCounter:
-        """Return a counter with the labels `words`. Each listed label value begins at 0."""
+        """Return a counter with the labels `words`, which maps each label to its values. Each value
+        starts at 0."""
         metric = PrometheusCounter(name, meaning, words, registry=self.registry)
         for word in chain(*words.values()):
             metric.labels(word)
@@ -104,7 +105,8 @@ class AgentMetrics:
             self.reconciled(status.reconcile)
 
     def shadow_differed(self) -> None:
-        """Count a scan whose verdict is held back because the second checksums disagree."""
+        """Count a scan whose verdict is not used because the second checksum implementation
+        disagrees."""
         self._shadow.inc()
 
     def reconciled(self, outcome: scm_pb2.ReconcileOutcome) -> None:
@@ -139,7 +141,7 @@ def _findings_by_class(at: _Scrape) -> dict[tuple[str, str], int]:
 
 
 def age_histogram() -> HistogramMetricFamily:
-    """Return the histogram of verified ages without samples."""
+    """Return the family of the age histogram, without samples."""
     return HistogramMetricFamily(
         "suture_verified_age_seconds",
         "Time since each byte of the closed replicas was verified; the samples are bytes.",

@@ -1,8 +1,8 @@
 """Totals over this host's replicas in memory, updated replica by replica.
 
-Reading every row takes seconds on a host with 100,000 replicas, and status, heartbeats and metrics
-need the totals often. The few numbers that they need are therefore packed in memory, with 24 bytes
-per replica, and summed by numpy.
+Status, heartbeats and metrics need the totals often, but reading every row takes seconds on a host
+with 100,000 replicas. The few numbers that the totals need are therefore packed in memory, with 24
+bytes per replica, and summed by numpy.
 """
 
 import struct
@@ -44,9 +44,10 @@ Rows: TypeAlias = npt.NDArray[Any]  # with the fields of _COLUMNS
 class VolumeSummary:
     """Totals over the closed replicas of one volume at one time.
 
-    `age_bytes[i]` has the bytes that were verified at most AGE_BOUNDS_S[i] ago, but longer ago than
-    the previous bound. Its last item has older bytes, and bytes that were never verified.
-    `oldest_at_ms` is 0 if a replica was never verified, and -1 if there are no replicas.
+    `age_bytes[i]` is the number of bytes that were last verified at most AGE_BOUNDS_S[i] seconds
+    ago, but longer ago than the previous bound. The last item counts older bytes and bytes that
+    were never verified. `oldest_at_ms` is the oldest time of a scan; 0 if a replica was never
+    verified, and -1 if there are no replicas.
     """
 
     data_bytes: int = 0
@@ -89,8 +90,9 @@ class HostSummary:
 
 
 class ReplicaTotals:
-    """Packed facts of this host's replicas. Any thread may call `put`, `drop` and `summary`,
-    because single operations and copies of a dictionary are atomic under the GIL."""
+    """The facts of this host's replicas that the totals need, packed. Any thread may call `put`,
+    `drop` and `summary`, because single operations and copies of a dictionary are atomic under the
+    GIL."""
 
     def __init__(self, *, interval_s: float) -> None:
         """`interval_s` is the scan interval, within which every byte should be verified."""
@@ -101,7 +103,7 @@ class ReplicaTotals:
         self._kept: tuple[int, int, HostSummary] | None = None
 
     def fill(self, volume_id: str, replicas: ReplicaColumns) -> None:
-        """Add all replicas of a volume, at the start or when it is added."""
+        """Add all replicas of a volume, at the start of the agent or when the volume is added."""
         rows = np.zeros(len(replicas), _COLUMNS)
         rows["volume"] = self._number_of(volume_id)
         rows["state"] = replicas.states

@@ -1,1 +1,1 @@
-"""Pure decisions of reconcile: facts in, actions out. It uses no clock, disk or socket."""
+"""Decisions of reconcile: facts in, actions out. No clock, disk or socket is used."""

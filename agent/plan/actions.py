@@ -32,7 +32,7 @@ class SkipReason(StrEnum):
 class WantedChunk:
     """A chunk to repair: the correct version, the cause, and the sources, best first.
 
-    `is_ordered` means that an operator trusts the source more than the local row.
+    `is_ordered` is True if an operator decided to trust the source more than the local row.
     """
 
     leaf: Leaf
@@ -43,10 +43,10 @@ class WantedChunk:
 
 @dataclass(frozen=True, slots=True)
 class RepairBlock:
-    """Repair chunks of one block. `metadata_sources` are peers to ask for the block's metadata, in
-    this order.
+    """Repair chunks of one block. `metadata_sources` are the peers to ask for the block's metadata,
+    in this order.
 
-    `chunks` is empty for a block without chunks, which is recorded, too.
+    If `chunks` is empty, the block has no chunks; only its row is then created.
     """
 
     block_id: BlockId
@@ -66,8 +66,8 @@ class AdoptTombstone:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Move the bytes after the last chunk to quarantine, because the block's chunks equal a
-    peer's."""
+    """Move the bytes after the block's last chunk to quarantine. This is safe because the block's
+    chunks equal those of the peer `equal_to`."""
 
     block_id: BlockId
     equal_to: PeerId
@@ -75,15 +75,15 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class RewriteDescriptor:
-    """Rewrite the descriptor from the index."""
+    """Write a new descriptor with the facts in the index."""
 
     fault: DamageFault
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildTree:
-    """The tree file is missing, damaged or stale. The scan at the end of the reconcile replaces
-    it."""
+    """Replace the tree file, which is missing, damaged or stale. The scan at the end of the
+    reconcile does this."""
 
     fault: DamageFault
 
@@ -93,12 +93,12 @@ Action = RepairBlock | AdoptTombstone | Trim | RewriteDescriptor | RebuildTree
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A difference that the plan skips. `offset` or `block_id` is -1 if it concerns no single chunk
-    or block.
+    """A difference that the plan skips. If it does not concern a single chunk, `offset` is -1. If
+    it does not concern a single block, `block_id` is -1.
 
-    `is_harmless` means that the local replica lacks nothing because of it. If intact rows
-    contradict each other, `versions` has the peers' versions, and `mine` that of the local row, if
-    there is one.
+    `is_harmless` is True if the local replica lacks no data because of the difference. If intact
+    rows contradict each other, `versions` has the peers' versions of the chunk. `mine` is then the
+    version of the local row, or None if there is no row.
     """
 
     block_id: BlockId
@@ -117,13 +117,13 @@ class Skip:
 
 
 CONTRADICTIONS: Final = frozenset({SkipReason.CONTRADICTORY, SkipReason.UNCONFIRMED_DELETE})
-"""Reasons that only an operator can resolve; they are stored as findings."""
+"""Reasons for skips that only an operator can resolve. Such skips are stored as findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedDeletes:
-    """The control plane's answer about deletes that peers claim: the deletes that it ordered, and
-    the blocks that a key still has."""
+    """The control plane's answer about deletes that peers claim. `ordered` are the blocks that it
+    ordered to delete, and `kept` are the blocks that a key still has."""
 
     ordered: frozenset[BlockId] = frozenset()
     kept: frozenset[BlockId] = frozenset()
@@ -131,12 +131,12 @@ class ConfirmedDeletes:
 
 @dataclass(frozen=True, slots=True)
 class HolderCoverage:
-    """Known holders of the container that are not among the peers that answered.
+    """What is known about holders of the container other than the peers that answered.
 
-    - `silent` holders may contradict the peers.
+    - `silent` holders did not answer. They may contradict the peers.
     - `empty` holders are known to have no block.
-    - `echoed` are peers whose root a silent holder reported before, so that the holder has the same
-      data.
+    - `echoed` are peers: a silent holder has reported the same root as this peer before, so that
+      the holder has the same data.
     - `dead` holders are on datanodes that the control plane considers lost. Repairs do not wait for
       them, because they may never return. Deletes wait for them.
     """
@@ -148,13 +148,13 @@ class HolderCoverage:
 
     @property
     def is_everybody(self) -> bool:
-        """Return whether every known holder is among the peers that answered."""
+        """Return whether all known holders are peers that answered."""
         return not (self.silent or self.empty or self.dead)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A peer's tree of the differing blocks, and its differences from the local tree."""
+    """A peer's tree, limited to the differing blocks, and its differences from the local tree."""
 
     peer_id: PeerId
     tree: Tree
@@ -165,8 +165,8 @@ class PeerView:
 class RepairPlan:
     """All actions in block order, and all skips.
 
-    `covered_peers` are the peers from which no difference remains if all actions succeed. Only
-    their commit ids may be adopted for the container.
+    `covered_peers` are the peers whose data the local replica has completely if all actions
+    succeed. Only their commit ids may be adopted for the container.
     """
 
     actions: tuple[Action, ...] = ()
@@ -175,7 +175,8 @@ class RepairPlan:
 
     @property
     def fetch_bytes_max(self) -> int:
-        """Bytes of all chunks to repair: the maximum that will be fetched."""
+        """Total size in bytes of the chunks to repair, which is the maximum that will be
+        fetched."""
         return sum(
             chunk.leaf.length_bytes
             for action in self.actions

@@ -1,14 +1,15 @@
-"""Decisions about one block: which chunks to repair from which sources, and what to skip.
+"""Decisions about one block: which chunks to repair from which sources, and what to skip. No I/O.
 
-Pure. A local healthy chunk is never replaced, except by an operator's order. A chunk that its owner
-calls damaged is never a source. A hole is never created.
+A local healthy chunk is never replaced, except by an operator's order. A chunk that its owner
+reports as damaged is never a source. A hole is never created.
 
 No majority decides which version of a damaged chunk is correct:
 
 - If the local row is intact, the version that matches it is correct, from any peer. If no peer has
-  it, the damage remains, and the replicas contradict each other.
-- If the local row is lost, a version is correct if all peers that have the chunk agree and every
-  holder that is not dead has answered. Two versions contradict each other.
+  this version, the damage remains. If a peer has another version, the replicas contradict each
+  other.
+- If the local row is lost, a version is correct under two conditions: all peers that have the chunk
+  agree, and every holder that is not dead has answered. Two versions contradict each other.
 - If an operator trusts a peer, the version of that peer is correct.
 """
 
@@ -45,7 +46,7 @@ _SKIP_RANK: Final = tuple(SkipReason)
 
 
 class PlanContext:
-    """State of the planning: the facts, grouped by block, and the decisions so far."""
+    """State of the planning: the input, grouped by block, and the decisions so far."""
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class PlanContext:
 
 
 def silence(silent: frozenset[PeerId]) -> str:
-    """Return a text that names the holders that did not answer; "" if all did."""
+    """Return a text that names the holders that did not answer; "" if all answered."""
     return f"not heard: {', '.join(sorted(silent))}" if silent else ""
 
 
 def plan_block(planning: PlanContext, block_id: BlockId) -> None:
-    """Decide about one block, after its tombstones."""
+    """Decide about one block. Its tombstones must have been handled before."""
     block = _Block(planning, block_id)
     chunks = block.repairable_chunks()
     if chunks or block.is_missing_without_chunks:
@@ -100,7 +101,7 @@ def plan_block(planning: PlanContext, block_id: BlockId) -> None:
 
 
 class _Block:
-    """Decisions about one block. It appends to the actions and skips of the planning."""
+    """Decisions about one block. They are appended to the actions and skips of `planning`."""
 
     def __init__(self, planning: PlanContext, block_id: BlockId) -> None:
         self.planning = planning
@@ -147,8 +148,8 @@ class _Block:
             self.left_alone[theirs.offset].append((_LEFT_ALONE[kind], peer_id))
 
     def _is_ordered(self, peer_id: PeerId, difference: Difference) -> bool:
-        """Return whether an operator ordered this peer's chunk in place of a local one that
-        verifies."""
+        """Return whether an operator ordered to use this peer's chunk instead of the local chunk,
+        although the local chunk matches its row."""
         mine, theirs = difference.mine, difference.theirs
         if peer_id != self.planning.trusted or difference.kind is not DifferenceKind.IRRECONCILABLE:
             return False
@@ -161,7 +162,8 @@ class _Block:
             self.lenders.append(peer_id)
 
     def _settle_emptiness(self) -> None:
-        """Create a block without chunks only if no other holder can have chunks of it."""
+        """Decide whether to create a block without chunks. It is created only if no other holder
+        can have chunks of the block, or if an operator trusts a peer that has the block."""
         could_be_more = self._could_be_contradicted()
         if self.planning.trusted in self.lenders or not (could_be_more or self.versions):
             return
@@ -171,12 +173,14 @@ class _Block:
             self.left_alone[-1] += [(SkipReason.UNCONFIRMED, peer) for peer in empty]
 
     def repairable_chunks(self) -> list[WantedChunk]:
-        """Return the chunks to repair, by offset, with no hole before any of them."""
+        """Return the chunks to repair, by offset. Chunks that would leave a hole before them are
+        left out."""
         chosen = (self._choose(offset) for offset in sorted(self.versions))
         return self._contiguous([wanted for wanted in chosen if wanted is not None])
 
     def _choose(self, offset: int) -> WantedChunk | None:
-        """Return the version to install, with the least loaded source first; None if there is none.
+        """Return the version of a chunk to install, with the least loaded source first. Return None
+        if no version is correct, or no peer has the correct one.
 
         A peer with another version is not covered, because its data will still differ from the
         local data.
@@ -193,8 +197,8 @@ class _Block:
         return WantedChunk(right, self.causes[offset], self._by_load(sources), is_ordered)
 
     def _right_version(self, offset: int) -> Leaf | None:
-        """Return the correct version of a chunk: the trusted one, that of the local row, or the one
-        on which all agree. None if it cannot be decided."""
+        """Return the correct version of a chunk: that of the trusted peer, that of the local row,
+        or the one on which all peers agree. Return None if it cannot be decided."""
         offers = self.versions[offset]
         for peer_id, leaf in offers:
             if peer_id == self.planning.trusted:
@@ -214,13 +218,14 @@ class _Block:
         return offers[0][1]
 
     def _recorded(self, offset: int) -> Leaf | None:
-        """Return the local row's chunk at an offset, as a leaf; None if there is none."""
+        """Return the chunk at an offset of the local row, as a leaf; None if the row has no such
+        chunk."""
         chunk = self.recorded.get(offset)
         return None if chunk is None else leaf_of(self.planning.mine, chunk)
 
     def _overlapped(self, offers: Sequence[tuple[PeerId, Leaf]]) -> Leaf | None:
-        """Return a chunk of the local row that an offered chunk would overlap; None if there is
-        none."""
+        """Return a chunk of the local row that overlaps one of the offered chunks; None if none
+        does."""
         for _, leaf in offers:
             index = bisect(self.recorded_offsets, leaf.end - 1)
             own = self._recorded(self.recorded_offsets[index - 1]) if index else None
@@ -232,8 +237,8 @@ class _Block:
         """Return whether a holder that did not answer may have another version of a chunk of this
         block.
 
-        A holder that reported the root of a peer has that peer's data. If that peer's own chunk is
-        damaged, the holder may have it healthy.
+        A holder that reported the same root as a peer has the same data as the peer. But if that
+        peer's chunk is damaged, the holder may have the chunk undamaged.
         """
         return bool(self.planning.heard.silent) or any(
             not leaf.healthy
@@ -266,15 +271,15 @@ class _Block:
         return allowed
 
     def _known_spans(self) -> dict[int, int]:
-        """Return the ranges of the local chunks from the local row. If there is no row, return
-        those of healthy leaves in the tree."""
+        """Return the ranges of the local chunks: those in the local row or, if there is no row,
+        those of the healthy leaves in the tree."""
         if self.block_id in self.planning.rows:
             return {chunk.offset: chunk.end for chunk in self.planning.rows[self.block_id]}
         return {leaf.offset: leaf.end for leaf in self.mine.values() if leaf.healthy}
 
     def metadata_sources(self, chunks: Sequence[WantedChunk]) -> tuple[PeerId, ...]:
-        """Return the peers to ask for the block's metadata; first those that have exactly the
-        chunks that the block will have."""
+        """Return the peers to ask for the block's metadata. Peers whose chunks equal the chunks
+        that the block will have come first."""
         final = self._final(chunks)
         load = self.planning.assigned_bytes
 
@@ -284,7 +289,8 @@ class _Block:
         return tuple(sorted(self.lenders, key=rank))
 
     def _final(self, chunks: Sequence[WantedChunk]) -> dict[int, tuple[int, int]]:
-        """Return the healthy chunks of this block after the plan has succeeded."""
+        """Return the healthy chunks that this block will have after all repairs: offset -> length
+        in bytes and checksum."""
         leaves = [leaf for leaf in self.mine.values() if leaf.healthy]
         leaves += [chunk.leaf for chunk in chunks]
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves}
@@ -295,13 +301,13 @@ class _Block:
         return self.lent_leaves[peer_id]
 
     def _spans_at(self, peer_id: PeerId) -> dict[int, tuple[int, int]]:
-        """Return the healthy chunks of a peer, to compare with `_final`."""
+        """Return the healthy chunks of a peer in the form of `_final`."""
         leaves = self._leaves_of(peer_id)
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves if leaf.healthy}
 
     def explain_the_rest(self, chunks: Sequence[WantedChunk]) -> None:
-        """Skip every difference that no action repairs, with the reason. Unless a skip is harmless,
-        its peers are not covered."""
+        """Add a skip, with the reason, for every difference that no action repairs. The peers of a
+        skip are not covered, unless the skip is harmless."""
         planned = {chunk.leaf.offset for chunk in chunks}
         self._tell_contradictions()
         for offset in sorted(self.left_alone.keys() - planned - self.contradicted.keys()):
@@ -318,7 +324,8 @@ class _Block:
                 self.planning.uncovered.update(peers)
 
     def _tell_contradictions(self) -> None:
-        """Record where intact rows contradict each other, even if the local chunk is kept."""
+        """Add a skip for each offset at which intact rows contradict each other, even if the local
+        chunk is kept."""
         self.contradicted = {offset: found for offset, found in self.contradicted.items() if found}
         for offset, found in sorted(self.contradicted.items()):
             own = self._recorded(offset) or self.denied_by.get(offset)
@@ -338,7 +345,7 @@ class _Block:
             self.planning.uncovered.update(peers)
 
     def settle_findings(self, chunks: Sequence[WantedChunk]) -> None:
-        """Decide about a scan's findings for this block that no action or skip covers yet."""
+        """Add an action or a skip for each of the scan's findings that has none yet."""
         planned = {chunk.leaf.offset for chunk in chunks}
         explained = self.left_alone.keys() | planned | self.contradicted.keys()
         is_repaired = bool(chunks) or self.is_missing_without_chunks
@@ -371,7 +378,7 @@ class _Block:
 
 
 class _Layout:
-    """Ranges of a block that chunks occupy."""
+    """The ranges of a block that are occupied by chunks."""
 
     def __init__(self, spans: Mapping[int, int]) -> None:
         self.spans = dict(spans)  # offset -> end
@@ -379,7 +386,8 @@ class _Layout:
         self.ends = {0, *self.spans.values()}
 
     def obstacle(self, leaf: Leaf) -> SkipReason | None:
-        """Return why the chunk must not be added to the layout; None if it may."""
+        """Return the reason why the chunk must not be added to the layout; None if it may be
+        added."""
         if leaf.offset in self.spans:
             return None if self.spans[leaf.offset] == leaf.end else SkipReason.LAYOUT_DIFFERS
         index = bisect(self.offsets, leaf.offset)

@@ -9,7 +9,8 @@ from merkle.tree import Leaf, Tree
 
 
 def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
-    """Return the leaf, in a tree like `tree`, of a healthy chunk with this record."""
+    """Return the leaf that a tree with the algorithm of `tree` has for a healthy chunk with this
+    record."""
     checksum = leaf_checksum(
         tree.algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums
     )
@@ -17,8 +18,8 @@ def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
 
 
 def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
-    """Return the offsets of chunks that overlap another chunk; at most one of the two can be
-    correct."""
+    """Return the offsets of all chunks that overlap another one. Of two overlapping chunks, at most
+    one can be correct."""
     contested: set[int] = set()
     farthest: Leaf | None = None
     for leaf in sorted(leaves):
@@ -30,7 +31,7 @@ def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
 
 
 def format_versions(own: Leaf | None, versions: Sequence[tuple[PeerId, Leaf]]) -> str:
-    """Return a text with the versions of a chunk by holder."""
+    """Return a text with the local version of a chunk and the versions of the peers."""
     here = "our row is lost" if own is None else f"here {own.length_bytes} bytes {own.checksum:#x}"
     theirs = (f"{peer} {leaf.length_bytes} bytes {leaf.checksum:#x}" for peer, leaf in versions)
     return "; ".join([here, *theirs])

@@ -1,6 +1,7 @@
 """Result of one reconcile, as values: one state per peer, and one result per chunk.
 
-The message `ReconcileOutcome` sends it to the SCM and to `suture explain`, with the same words.
+The message `ReconcileOutcome` sends the result to the SCM and to `suture explain`, with the same
+words.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from merkle.tree_summary import TreeSummary
 
 
 class ReconcileVerdict(StrEnum):
-    """Result of the reconcile of one replica as a whole."""
+    """Overall result of the reconcile of one replica."""
 
     CONVERGED = "converged"  # all differences are repaired, and every peer was asked
     NOTHING_TO_DO = "nothing_to_do"  # this replica lacks nothing that a peer has
@@ -46,7 +47,7 @@ class ChunkResult(StrEnum):
 
 
 class ReadBack(StrEnum):
-    """Extent of the read that verified a repair."""
+    """How much was read to verify a repair."""
 
     NONE = ""  # no read: nothing was changed, or the reconcile was interrupted
     CHANGED = "changed"  # only the repaired chunks; the others were scanned recently

@@ -1,11 +1,12 @@
-"""Plan to make a replica equal to its peers: trees and findings in, a plan out.
+"""Plan to make a replica equal to its peers: trees and findings in, a plan out. No I/O.
 
 The plan has actions (RepairBlock, AdoptTombstone, Trim, RewriteDescriptor, RebuildTree), and a skip
-with a reason for every other difference. Pure. No action can make the replica worse. `block_plan`
-decides about a block's chunks; this module decides about the replica and about deletes.
+with a reason for every other difference. No action can make the replica worse. `block_plan` decides
+about a block's chunks; this module decides about the replica and about deletes.
 
-A delete that a peer claims is adopted if the control plane ordered it. It is also adopted if every
-other holder has deleted the block, too, and no key has the block. Until then the block is kept.
+A peer's tombstone claims that a block was deleted. The delete is adopted if the control plane
+ordered it. It is also adopted if every other holder has deleted the block, too, and no key has the
+block. Until then the block is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,10 +51,10 @@ def plan(
 ) -> RepairPlan:
     """Return the plan with which `mine` gets every healthy chunk that it may take from a peer.
 
-    `rows` has the local row's chunks of the blocks that differ; they decide which version of a
-    chunk is correct. Blocks whose row is lost or damaged are absent. `heard` has the known holders
-    that are not among the peers. `trusted` is the peer whose versions an operator ordered, even in
-    place of chunks that verify.
+    `rows` has the chunks of the local row for each differing block; they decide which version of a
+    chunk is correct. Blocks whose row is lost or damaged are absent from `rows`. `heard` has the
+    known holders that are not among the peers. `trusted` is the peer whose versions an operator
+    ordered to use, even instead of chunks that verify.
     """
     planning = PlanContext(
         mine, peers, findings, rows=rows or {}, heard=heard or HolderCoverage(), trusted=trusted
@@ -79,8 +80,8 @@ def _about_replica(planning: PlanContext, findings: Sequence[ScanFinding]) -> No
 
 
 def _adopt_tombstone(planning: PlanContext, block_id: BlockId, deletes: ConfirmedDeletes) -> bool:
-    """Adopt a confirmed tombstone; return True if it was adopted. Skip an unconfirmed one, with the
-    reason."""
+    """Adopt a peer's tombstone and return True if the delete is confirmed. If it is not confirmed,
+    add a skip with the reason and return False."""
     found = [
         (difference.checksum, peer_id)
         for peer_id, difference in planning.differing[block_id]

@@ -3,8 +3,8 @@
 A version of a block is the content of a row. Each chunk of a version is read from any copy whose
 bytes match. If a row has all chunks of another row and a later commit id, only the longer row
 counts as a version, because the other replica missed the later commit. If two versions can be read
-completely, they contradict each other, and chunks in which they differ become holes. Bytes without
-checksums cannot be verified, and become holes, too.
+completely, they contradict each other, and chunks in which they differ become holes. Chunks without
+checksums become holes, too, because they cannot be verified.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ CONTRADICTED: Final = "replicas contradict each other, each by intact rows"
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A range of a block that cannot be read from any copy, with the reason."""
+    """A range of a block that no copy has in readable form, with the reason."""
 
     offset: int
     length_bytes: int
@@ -68,8 +68,8 @@ def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
 
 
 def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
-    """Return the distinct versions in the rows: the latest commit first, and among equal commits
-    the most frequent version first."""
+    """Return the distinct versions in the rows. The version with the latest commit comes first;
+    among equal commits, the most frequent version."""
 
     def version(copy: BlockCopy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
@@ -91,8 +91,8 @@ def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
 def _chunk(
     chunk: ChunkInfo, copies: Sequence[BlockCopy], failures: list[str] | None = None
 ) -> bytes | None:
-    """Return a chunk's bytes from a copy whose row has the chunk and whose bytes match it; None if
-    there is no such copy. Add the errors of unreadable copies to `failures`."""
+    """Return a chunk's bytes from a copy that has the chunk in its row and matching bytes on disk.
+    Return None if there is no such copy. Add the errors of unreadable copies to `failures`."""
     if chunk.checksum_type is ChecksumType.NONE:
         return None
     for copy in copies:

@@ -13,8 +13,9 @@ from suture.ec.scheme import Scheme
 
 @dataclass(frozen=True, slots=True)
 class SalvageFile:
-    """A file to write, with its blocks (container, block) in order. `key` is "" for a block without
-    a key. `lack` is the reason if the file is incomplete according to the rows; otherwise ""."""
+    """A file to write, with its blocks (container, block) in order. `key` is "" for a block that
+    belongs to no key. If the file is incomplete according to the rows, `lack` is the reason;
+    otherwise ""."""
 
     key: str
     path: str

@@ -1,7 +1,7 @@
 """Read-only access to volumes of stopped agents, read-only mounts, and copies of disks.
 
-Nothing on them is created, changed or rolled back. A running agent's lock is detected without
-taking it, and the index is read without a lock file.
+The module creates, changes and rolls back nothing on them. It detects the lock of a running agent
+without taking it, and reads the index without a lock file.
 """
 
 import os
@@ -27,8 +27,8 @@ MAP_BYTES: Final = 1024**3  # LMDB uses the size in the file if that is larger
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """A replica's record of a block, and the location of the block's bytes. `replica_index` 0 = a
-    complete replica."""
+    """A replica's record of a block, and the location of the block's bytes. `replica_index` is 0
+    for a complete replica."""
 
     volume: str
     replica_index: int

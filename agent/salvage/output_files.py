@@ -1,7 +1,7 @@
 """Output files of a salvage: each appears under its name only when it is complete.
 
-A file is written under a temporary name (suffix `%!`), and renamed when all bytes are verified.
-Links in the place of folders are refused, so that no file is written outside the directory.
+A file is written under a temporary name (suffix `%!`), and renamed when all bytes are verified. A
+symbolic link in the place of a folder is refused, so that no file is written outside the directory.
 """
 
 import os
@@ -39,8 +39,8 @@ def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
 
 
 def sync(root: Path) -> None:
-    """Sync the file system of the output. If a crash before that truncates a file, the next run
-    detects it, because the run compares all bytes."""
+    """Sync the file system of the output. If a crash before the sync truncates a file, the next run
+    detects this, because it compares all bytes."""
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file_system(descriptor)
@@ -50,7 +50,8 @@ def sync(root: Path) -> None:
 
 @contextmanager
 def existing(root: Path, relative: str, size_bytes: int) -> Iterator[IO[bytes] | None]:
-    """Open a file of an earlier run for comparison; None if there is no file of this size."""
+    """Open a file of an earlier run for comparison. Yield None if there is no file with this name
+    and size."""
     try:
         descriptor = os.open(root / relative, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

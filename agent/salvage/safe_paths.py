@@ -1,10 +1,10 @@
-"""Output paths for keys: always inside the directory, and unique. Pure.
+"""Output paths for keys: always inside the directory, and unique. No I/O.
 
 A key may contain any characters. Each part between slashes becomes a name that every file system
 accepts. Characters other than letters, digits and harmless signs are written as `%XX`, so that
 different parts have different names. Parts with a special meaning (empty, `.`, `..`) are escaped,
-too. If a path is too long, or equals another key's path without regard to case, a checksum makes it
-unique.
+too. If a path is too long, or equals another key's path apart from upper and lower case, a checksum
+makes it unique.
 """
 
 import hashlib
@@ -34,7 +34,8 @@ def path_of(key: str) -> str:
 
 
 def paths_of(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return a path for each key. All paths are different, and none is a folder of another."""
+    """Return a path for each key. All paths are different, and no path is that of another one's
+    folder."""
     wanted = {key: path_of(key) for key in sorted(set(keys))}
     folders = {
         "/".join(parts[:count]).casefold()

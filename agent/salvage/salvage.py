@@ -29,7 +29,8 @@ LACKS_NAMED_MAX: Final = 100  # holes listed per file
 
 @dataclass(slots=True)
 class IncompleteFile:
-    """An incomplete file, with descriptions of its first LACKS_NAMED_MAX or so missing parts."""
+    """An incomplete file, with descriptions of its first missing parts, about LACKS_NAMED_MAX of
+    them."""
 
     key: str
     path: str
@@ -61,8 +62,8 @@ class SalvageSummary:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress callbacks: `total` gets the size of all files together, `done` the size of each
-    finished file, both in bytes."""
+    """Progress callbacks. `total` is called with the size of all files together, and `done` with
+    the size of each finished file, both in bytes."""
 
     total: Callable[[int], object] = lambda _total_bytes: None
     done: Callable[[int], object] = lambda _done_bytes: None
@@ -147,7 +148,7 @@ def _one(
 
 
 class _NotWhole(Exception):
-    """Ends the writing of an incomplete file."""
+    """Raised to end the writing of an incomplete file."""
 
 
 def _write(inventory: Inventory, wanted: SalvageFile, to: Path) -> list[str]:
@@ -169,7 +170,7 @@ def _copy(
     inventory: Inventory, wanted: SalvageFile, file: IO[bytes], *, is_partial: bool
 ) -> list[str]:
     """Write the readable bytes of a file; return descriptions of the missing parts. With
-    `is_partial`, leave zeros in place of missing bytes; otherwise omit them."""
+    `is_partial`, write zeros in place of missing bytes; otherwise omit them."""
     why: list[str] = []
     size_bytes = 0
     for container_id, local_id in wanted.blocks:

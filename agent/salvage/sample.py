@@ -1,9 +1,9 @@
 """Random sample of chunks on volumes that no agent uses, read from the disks and judged.
 
-The sample counts the chunks in all rows, draws numbers, goes through the rows again, and reads the
-drawn chunks past the page cache. Every chunk with a checksum, of every readable row, is equally
+The module counts the chunks in all rows, draws random numbers, goes through the rows again, and
+reads the drawn chunks past the page cache. Every chunk with a checksum in a readable row is equally
 likely. A drawn chunk is judged as in a scan (`scanner.chunk_verdict`). A chunk that seems damaged
-is read again and hashed by two libraries before it counts as damaged.
+is read again, and two libraries compute its checksum, before it counts as damaged.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +41,9 @@ def run_sample(
     """Draw and read a sample. Return its size, the result of each volume, and the errors of
     unreadable volumes.
 
-    `begin` gets the number of drawn chunks, and `progress` the number of chunks read since its last
-    call. Raise RefusedError if a path is not a volume, if a volume is in use or of another cluster,
-    or if there is no chunk to draw.
+    `begin` is called with the number of drawn chunks, and `progress` with the number of chunks read
+    since its last call. Raise RefusedError if a path is not a volume, if a volume is in use or of
+    another cluster, or if there is no chunk to draw.
     """
     unreadable: dict[str, str] = {}
     with opened(paths, unreadable) as volumes:

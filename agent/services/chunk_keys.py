@@ -14,7 +14,7 @@ COUNT_MAX: Final = 256  # blocks or chunks per request
 BYTES_MAX: Final = 1024**2  # chunk data per response
 
 Key: TypeAlias = tuple[BlockId, int]
-"""A block id, and the offset of one of the block's chunks."""
+"""Key of a chunk: the block id, and the offset of the chunk in the block."""
 Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
 
 
@@ -35,7 +35,7 @@ def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
 
 
 def no_room() -> UnavailableError:
-    """Return the error BUSY for a block or chunk that does not fit into the response any more."""
+    """Return the error BUSY for a block or chunk that no longer fits into the response."""
     return UnavailableError(
         Code.BUSY, f"cannot read another chunk: earlier requests already need {BYTES_MAX} bytes"
     )
@@ -44,9 +44,9 @@ def no_room() -> UnavailableError:
 def several_chunks(
     store: ReplicaStore, container_id: ContainerId, keys: Sequence[Key]
 ) -> dict[Key, Found | SutureError]:
-    """Return each chunk with its block, or its error, in the order of `keys`. The error is BUSY if
-    the response would exceed BYTES_MAX with this chunk; a single requested chunk may be larger.
-    Look up each block once."""
+    """Return each chunk with its block, or its error, in the order of `keys`. If the response would
+    exceed BYTES_MAX with a chunk, its error is BUSY; if only one chunk is requested, it may be
+    larger. Each block is looked up once."""
     blocks: dict[BlockId, BlockLocation] = {}
     chosen: dict[Key, Found | SutureError] = {}
     left_bytes = BYTES_MAX

@@ -1,4 +1,4 @@
-"""RPCs that prove to a peer which data is on the local disks, by reads past every cache."""
+"""RPCs that prove to a peer which data is on the local disks. They read past every cache."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +28,8 @@ PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSE
 class ProofHandlers:
     """Handlers of ProveChunks, ProveReplica.
 
-    `on_damage` gets a container whose data on the disk does not match its rows, and a reason.
+    If data on the disk does not match the rows, `on_damage` is called with the container and a
+    reason.
     """
 
     store: ReplicaStore
@@ -38,10 +39,11 @@ class ProofHandlers:
     on_damage: Callable[[ContainerId, str], None] = lambda *_: None
 
     def ProveChunks(self, request: pb.ProveChunksRequest) -> pb.ProveChunksResponse:
-        """Read chunks from the disk, and return the hash of each with the caller's nonce.
+        """Read chunks from the disk. Return the hash of each chunk together with the caller's
+        nonce.
 
         The caller computes the same hashes from its own data. If a chunk is unreadable, has lost
-        its row or does not match it, report the damage, so that the replica is scanned.
+        its row or does not match its row, report the damage, so that the replica is scanned.
         """
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
@@ -78,8 +80,8 @@ class ProofHandlers:
     def ProveReplica(
         self, request: pb.ProveReplicaRequest, context: Context
     ) -> Iterator[pb.ProveReplicaResponse]:
-        """Pin the replica, scan it completely unless its last scan is recent enough, and return the
-        summary of its tree with a hash of the nonce and the tree."""
+        """Pin the replica. Scan it completely, unless its last scan is recent enough. Return the
+        summary of its tree, and a hash of the tree and the caller's nonce."""
         container_id = codec.parse_container_id(request.container_id)
         nonce = _nonce(request.nonce)
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
@@ -100,7 +102,7 @@ class ProofHandlers:
         )
 
     def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
-        """Return whether the replica's tree contains the block, not as a tombstone."""
+        """Return whether the replica's tree contains the block as a live block."""
         tree = self.store.view(container_id).tree()
         return bool((tree.block_ids[~tree.deleted] == block_id).any())
 

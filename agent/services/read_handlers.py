@@ -36,7 +36,7 @@ class ReadHandlers:
     """Handlers of GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
     ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges.
 
-    `on_read` gets the duration of each read of chunk data in seconds. The duration of the
+    `on_read` is called with the duration of each read of chunk data in seconds. The duration of the
     first read of a call includes the lookup of the row.
     """
 
@@ -160,8 +160,8 @@ class ReadHandlers:
             described, before_s = None, 0.0
 
     def ReadChunks(self, request: pb.ReadChunksRequest) -> pb.ReadChunksResponse:
-        """Send several chunks in one message. Omit chunks that are unreadable or do not fit. The
-        caller can read them by ReadChunk, which returns the error."""
+        """Send several chunks in one message. Chunks that are unreadable or do not fit are left
+        out. For these, the caller can call ReadChunk, which returns the error."""
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         answer = pb.ReadChunksResponse()

@@ -25,7 +25,8 @@ def _cut(text: str) -> str:
 
 
 def _unsigned(number: int) -> int:
-    """Return the number, or 0 if it is negative. -1 = no block or chunk, which is 0 in messages."""
+    """Return the number, or 0 if it is negative. In findings, -1 means no block or chunk; messages
+    use 0."""
     return max(number, 0)
 
 
@@ -38,7 +39,8 @@ FINDING: Final = MessageMap(
     evidence=TEXT,
 )
 HISTORY_ENTRY: Final = MessageMap(datanode_pb2.HistoryEntry, HistoryEntry, reason=TEXT)
-"""If the replica has no tree, the entry has no root."""
+"""Conversion of an entry of a replica's history. If the replica had no tree, the message has no
+root."""
 PEER_OUTCOME: Final = MessageMap(
     scm_pb2.PeerOutcome, PeerOutcome, datanode_id="peer_id", message=TEXT, chunks="chunk_count"
 )
@@ -64,7 +66,7 @@ RECONCILE_OUTCOME: Final = MessageMap(
 
 
 def replica_report(facts: ReplicaFacts) -> container_pb2.ReplicaReport:
-    """Return the report of one replica. Without a tree, the tree field is absent."""
+    """Return the report of one replica. If it has no tree, the field `tree` is unset."""
     return report_of(facts, contradiction_count=facts.contradiction_count)
 
 

@@ -42,7 +42,7 @@ class ScanHandlers:
     def ScanContainer(
         self, request: pb.ScanContainerRequest, context: Context
     ) -> Iterator[pb.ScanProgress]:
-        """Scan the complete replica now and send progress and the result, or queue the scan.
+        """Scan the complete replica now and send progress and the result, or only queue the scan.
 
         A scan that is not queued ends early if the caller disconnects.
         """
@@ -92,8 +92,8 @@ class ScanHandlers:
             yield progress
 
     def ListFindings(self, request: pb.ListFindingsRequest) -> pb.ListFindingsResponse:
-        """Return a page of findings by ascending container id. The findings of a container are on
-        one page; if they exceed it, the rest is omitted."""
+        """Return a page of findings by ascending container id. The findings of a container are
+        always on one page. If they exceed a page, the rest is left out."""
         count = self.limits.findings_page_max
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)

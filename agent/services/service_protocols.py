@@ -33,13 +33,14 @@ class ScanMode(Enum):
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
-"""Scans a container and yields steps. The scan ends early if the callable returns True."""
+"""Function that scans a container and yields steps. It ends the scan early if the callable returns
+True."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """Parameters of a sample: the number of chunks to draw, of all chunks at an earlier count, and
-    the seed. If both counts are 0, the chunks are only counted."""
+    """Parameters of a sample: the number of chunks to draw, the total number of chunks at an
+    earlier count, and the seed. If both numbers are 0, the chunks are only counted."""
 
     chunk_count: int
     drawn_count: int
@@ -49,8 +50,8 @@ class SampleSpec:
 @dataclass(slots=True)
 class SampleResult:
     """Result of a sample. `gone_count` is the number of drawn chunks that were deleted or rewritten
-    after the count. `undecided_count` is the number of chunks without two equal reads and of chunks
-    that are temporarily unreadable."""
+    after the count. `undecided_count` is the number of drawn chunks without a verdict, because no
+    two reads were equal or the chunk is temporarily unreadable."""
 
     chunk_count: int = 0
     read_count: int = 0
@@ -65,7 +66,7 @@ class SampleResult:
     unread: list[str] = field(default_factory=list)
 
     def note_unread(self, why: str) -> None:
-        """Record a replica whose chunks could not be counted or read, and why."""
+        """Record a replica whose chunks could not be counted or read, with the reason."""
         self.unread_count += 1
         if len(self.unread) < UNREAD_KEPT_MAX:
             self.unread.append(why)
@@ -80,8 +81,8 @@ class SampleStep:
 
 
 Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
-"""Draws a sample and yields steps. The sample ends early if the callable returns True. Raises
-SutureError."""
+"""Function that draws a sample and yields steps. It ends early if the callable returns True. It
+raises SutureError."""
 
 
 class ScrubControl(Protocol):
@@ -136,7 +137,8 @@ class ImportedReplica(Protocol):
 
     @property
     def damaged_chunk_count(self) -> int:
-        """Number of damaged chunks. The sender of the replica has declared all of them."""
+        """Number of damaged chunks. The sender of the replica has reported all of them as
+        damaged."""
         ...
 
 

@@ -9,8 +9,8 @@ from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
 Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaResponse]
-"""Makes the local replica equal to a trusted one, or returns the changes that this would make. It
-ends early if the callable returns True."""
+"""Function that makes the local replica equal to a trusted one, or returns the changes that this
+would make. It ends early if the callable returns True."""
 
 
 class TrustHandlers:

@@ -1,9 +1,9 @@
 """RPCs that create, write, close and delete replicas.
 
-A change is made under the container's lease. A handler acquires the lease when it has received the
-request completely, and holds it for one call of the store. A slow or dead client therefore holds no
-lease. A RECOVERING replica belongs to the reconstruction that created it. While writes arrive, the
-reconstruction counts as running.
+A change is made under the container's lease. A handler acquires the lease only after it has
+received the request completely, and holds it for one call of the store. A slow or dead client
+therefore holds no lease. A RECOVERING replica belongs to the reconstruction that created it. While
+writes arrive, the reconstruction counts as running.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +69,7 @@ class WriteHandlers:
     def CreateContainer(
         self, request: pb.CreateContainerRequest, context: Context
     ) -> pb.CreateContainerResponse:
-        """Create a replica: empty and OPEN, or RECOVERING for a reconstruction."""
+        """Create an open, empty replica, or a RECOVERING one for a reconstruction."""
         container_id = codec.parse_container_id(request.container_id)
         index = codec.parse_replica_index(request.replica_index)
         recoveries = self.recoveries if request.state == container_pb2.RECOVERING else None
@@ -133,7 +133,7 @@ class WriteHandlers:
     def CloseContainer(
         self, request: pb.CloseContainerRequest, context: Context
     ) -> pb.CloseContainerResponse:
-        """Close the replica, and return its report. The replica's tree then exists."""
+        """Close the replica, which builds its tree. Return the replica's report."""
         container_id = codec.parse_container_id(request.container_id)
         bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
         with self._hold(container_id, context):
