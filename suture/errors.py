@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import Final
 
 _KIB: Final = 1024
-EXTRAS: Final = {  # package -> the extra that brings it
+EXTRAS: Final = {  # package -> the extra that installs it
     "pyarrow": "scm",
     "rocksdict": "ozone",
     "gssapi": "ozone-secure",
@@ -64,13 +64,13 @@ class Code(StrEnum):
     INELIGIBLE = "INELIGIBLE"
     KEY_NOT_FOUND = "KEY_NOT_FOUND"
     KEY_EXISTS = "KEY_EXISTS"
-    KEY_LOST = "KEY_LOST"  # one of its containers was declared lost
-    KEY_REPLACED = "KEY_REPLACED"  # replaced while it was read
+    KEY_LOST = "KEY_LOST"  # one of the key's containers was declared lost
+    KEY_REPLACED = "KEY_REPLACED"  # the key was replaced while it was read
     STALE_PLAN = "STALE_PLAN"
-    NOT_PROVEN = "NOT_PROVEN"  # no other datanode has proven to have the data to delete
+    NOT_PROVEN = "NOT_PROVEN"  # no other datanode has proved that it has the data to delete
     INVALID_CONFIG = "INVALID_CONFIG"
-    UNAUTHENTICATED = "UNAUTHENTICATED"  # no identity in the certificate, or it is no longer valid
-    PERMISSION_DENIED = "PERMISSION_DENIED"  # the role in the certificate may not do this
+    UNAUTHENTICATED = "UNAUTHENTICATED"  # the certificate has no identity, or is no longer valid
+    PERMISSION_DENIED = "PERMISSION_DENIED"  # the role in the certificate does not permit the call
     VOLUME_IN_USE = "VOLUME_IN_USE"
     INCONSISTENT_VOLUME = "INCONSISTENT_VOLUME"
     CONTAINER_INTERNAL_ERROR = "CONTAINER_INTERNAL_ERROR"  # a defect of the server; see its log

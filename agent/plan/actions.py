@@ -131,7 +131,7 @@ class ConfirmedDeletes:
 
 @dataclass(frozen=True, slots=True)
 class HolderCoverage:
-    """What is known about holders of the container other than the peers that answered.
+    """Known holders of the container that are not among the peers that answered, by their state.
 
     - `silent` holders did not answer. They may contradict the peers.
     - `empty` holders are known to have no block.

@@ -47,7 +47,7 @@ class ChunkResult(StrEnum):
 
 
 class ReadBack(StrEnum):
-    """How much was read to verify a repair."""
+    """Extent of the read that verified a repair."""
 
     NONE = ""  # no read: nothing was changed, or the reconcile was interrupted
     CHANGED = "changed"  # only the repaired chunks; the others were scanned recently

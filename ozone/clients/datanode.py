@@ -74,7 +74,7 @@ Options = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class DatanodeAccess:
-    """How to call datanodes: the channel and the tokens. By default, calls use plaintext and no
+    """The channel and the tokens for calls to datanodes. By default, calls use plaintext and no
     tokens.
 
     `sign` adds a token to a request. It may raise RefusedError or UnavailableError.

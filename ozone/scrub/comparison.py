@@ -36,8 +36,8 @@ class Agreement(StrEnum):
 
 
 class ChecksumDifferenceReason(StrEnum):
-    """Why Ozone's scanner computes another checksum than the writer, or none, for an undamaged
-    block."""
+    """Reason why Ozone's scanner computes another checksum than the writer, or none, for an
+    undamaged block."""
 
     NO_CHECKSUMS = "NO_CHECKSUMS"  # chunks of checksum type NONE
     NO_CHUNKS = "NO_CHUNKS"  # a padding block of a small erasure-coded key

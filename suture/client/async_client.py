@@ -140,7 +140,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         try:
             awaited = loop.run_in_executor(self._pool, lambda: context.run(work))
-        except RuntimeError as error:  # of a closed pool
+        except RuntimeError as error:  # the pool was closed
             raise closed() from error
         return await awaited
 

@@ -11,7 +11,7 @@ from suture.wire.mapping import new_blocks_message
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 RUN_BYTES_MAX: Final = 32 * 1024**2  # bytes of blocks that are acknowledged together
-MESSAGE_BYTES_MAX: Final = 1024**2  # small blocks in one message
+MESSAGE_BYTES_MAX: Final = 1024**2  # total bytes of small blocks in one message
 MESSAGE_BLOCKS_MAX: Final = 256
 
 Placed = tuple[FilePart, scm_pb2.BlockAllocation]

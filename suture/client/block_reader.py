@@ -41,7 +41,7 @@ class ReplicaSource:
     fault_count: int = 0
     silent_count: int = 0
     is_late: bool = False  # dropped because it is much slower than others
-    refusal: str = ""  # why it cannot return the block; it is not asked again
+    refusal: str = ""  # why it cannot return the block; if set, it is not asked again
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class ReplicaBlockReader:
                 waited_s = perf_counter() - begun_s
                 is_silent = isinstance(
                     error, UnavailableError
-                )  # damage counts even if it is reported late
+                )  # count the damage even if the answer came late
                 if is_silent and patience_s is not None and waited_s >= patience_s:
                     self.conduct.record_hedge(holder.datanode_id, waited_s)
                     holder.is_late = True

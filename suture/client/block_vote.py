@@ -19,7 +19,7 @@ class BlockVote:
 
     container_id: int
     shown: dict[int, BlockData] = field(default_factory=dict)
-    holders: dict[int, set[int]] = field(default_factory=dict)  # indexes of replicas, by block
+    holders: dict[int, set[int]] = field(default_factory=dict)  # by block, indexes of its replicas
     _lengths: dict[int, dict[int, int]] = field(default_factory=dict)  # of groups, by index
 
     def add(self, block: BlockData, index: int) -> None:

@@ -208,7 +208,7 @@ class Client:
             UnavailableError,
             CancelledError,
             RuntimeError,
-        ) as error:  # RuntimeError: a closed pool
+        ) as error:  # RuntimeError if a thread pool was closed
             if not self._cluster.is_closed:
                 raise
             facts = error.facts if isinstance(error, UnavailableError) else {}

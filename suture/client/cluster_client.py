@@ -51,10 +51,10 @@ class ClusterClient:
         self._conduct = DatanodeStats()
         self._pool = SessionPool(self.scm, self._dial, self._stream)
         self._small_puts = SmallPuts(self._pool)
-        self._peers: dict[tuple[type, str, str], BlockPeer] = {}  # by kind, id and address
+        self._peers: dict[tuple[type, str, str], BlockPeer] = {}  # by class, id and address
         self._cells: ThreadPoolExecutor | None = None
         self.is_closed = False
-        self._lock = Lock()  # of the objects made on first use
+        self._lock = Lock()  # protects the objects that are created on first use
 
     def __enter__(self) -> "ClusterClient":
         return self
@@ -240,7 +240,7 @@ class ClusterClient:
     ) -> Iterator[Data]:
         """Yield a part of a key, as `read` does, from the locations in `answer`."""
         located = {item.container_id: item for item in answer.containers}
-        groups: dict[int, GroupReader] = {}  # by container, for this read only: shards may move
+        groups: dict[int, GroupReader] = {}  # by container; shards may move after this read
         spans = spans_of(answer.key.blocks, start, stop)
         key, ahead = answer.key.key, None
         for span, following in zip_longest(spans, spans[1:]):

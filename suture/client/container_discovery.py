@@ -85,7 +85,7 @@ class PartStore:
     """Parts of files. Use it as a context manager; the database is deleted at the end."""
 
     def __init__(self) -> None:
-        self._database = sqlite3.connect("")  # a file of its own, which has no name
+        self._database = sqlite3.connect("")  # a temporary database, in a file without a name
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute(
             "CREATE TABLE part (key TEXT, container_id INTEGER, local_id INTEGER, bcsid INTEGER,"

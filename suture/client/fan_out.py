@@ -18,7 +18,7 @@ from suture.wire.clients.channel import RETRY_WAIT_S, RETRY_WAIT_S_MAX
 from suture.wire.mapping.errors import error_from
 
 WAITING_MAX: Final = 2  # queued messages of one lane, beside the one being sent
-BUSY_PATIENCE_S: Final = 120.0  # with a datanode that has too many calls
+BUSY_PATIENCE_S: Final = 120.0  # retry a busy datanode for this time
 BUSY: Final = frozenset({Code.BUSY, Code.CANCELLED})
 """Statuses of a datanode that has too many calls: it refuses calls, or ends those that wait for
 their callers."""

@@ -16,7 +16,7 @@ from suture.wire.mapping.bounds import KEY_BYTES_MAX
 from suture.wire.v1 import scm_pb2
 
 KEYS_PER_PAGE: Final = 1000
-SHOWN_CHARS: Final = 40  # of an invalid key in a message
+SHOWN_CHARS: Final = 40  # maximum length of an invalid key in a message
 OK: Final = "OK"
 REPEATED: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 REFUSED: Final = frozenset({"Cc", "Cs"})  # control characters; bytes that were not UTF-8

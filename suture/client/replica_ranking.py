@@ -15,15 +15,15 @@ from typing import Final
 
 WEIGHT: Final = 0.1  # weight of the last answer in the mean
 SLOW_RATIO: Final = 3.0  # multiple of the median of all means that counts as slow
-SLOW_S_MIN: Final = 0.1  # above that median: smaller differences are noise on a busy host
+SLOW_S_MIN: Final = 0.1  # minimum excess over that median; less is noise on a busy host
 SLOW_FOR_S: Final = 10.0  # after that, a slow datanode is tried again
 FAULTY_FOR_S: Final = 60.0  # after that, a failure is forgotten
-ANSWERS_KEPT: Final = 256  # of all datanodes: they give the usual response time
-ANSWERS_MIN: Final = 32  # before that no request is hedged
-PATIENT_WITH: Final = 0.95  # quantile of the answers
+ANSWERS_KEPT: Final = 256  # number of recent response times, over all datanodes
+ANSWERS_MIN: Final = 32  # answers before the first request is hedged
+PATIENT_WITH: Final = 0.95  # quantile of the answers after which a request is hedged
 PATIENCE_S_MIN: Final = 0.02  # smaller delays are noise on a busy host
 HEDGES_PER_ANSWER: Final = 0.05  # limits the extra load on a cluster that is slow as a whole
-HEDGES_MAX: Final = 10.0  # most hedges saved up
+HEDGES_MAX: Final = 10.0  # maximum number of hedges in reserve
 
 
 class DatanodeStats:
@@ -36,7 +36,7 @@ class DatanodeStats:
         self._usual_s = 0.0  # quantile of response times; 0.0 = unknown
         self._since_usual = 0
         self._hedges_left = HEDGES_MAX
-        self._faults: dict[str, tuple[int, float]] = {}  # number of blocks, and time of the last
+        self._faults: dict[str, tuple[int, float]] = {}  # failed blocks, and time of the last
 
     def record_latency(self, datanode_id: str, duration_s: float) -> None:
         """Record the time until the first data of a block arrived from a datanode."""

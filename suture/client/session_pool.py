@@ -34,7 +34,7 @@ from suture.wire.v1 import scm_pb2
 
 SESSIONS_KEPT_MAX: Final = 4  # each reserves room for a container: as many as one put of files uses
 ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM at once
-END_TIMEOUT_S: Final = 2.0  # of a client that closes: the SCM ends its sessions later by itself
+END_TIMEOUT_S: Final = 2.0  # for a closing client; other sessions expire at the SCM
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class SessionPool:
     stream: Stream
 
     def __post_init__(self) -> None:
-        self._kept: list[tuple[str, SessionState]] = []  # with their schemes
+        self._kept: list[tuple[str, SessionState]] = []  # (scheme, state) of each session
         self._is_closed = False
         self._lock = Lock()  # protects the fields above
 

@@ -22,7 +22,7 @@ from suture.client.writer import LOOK_S, StoredFile, Waits, WriterSession
 from suture.errors import SutureError, UnavailableError
 from suture.wire.clients.channel import ChannelClosed
 
-GATHER_S: Final = 0.002  # a tenth of a batch's time, for the threads whose files were just stored
+GATHER_S: Final = 0.002  # pause for the threads just served; 10 % of a batch's time
 SMALL_BYTES_MAX: Final = MESSAGE_BYTES_MAX  # a longer file would delay the others of its batch
 
 
@@ -121,7 +121,7 @@ class SmallPuts:
             for put in batch:
                 put.stored.set_exception(_error_of(put, error, len(batch)))
         with self._lock:
-            if expected_count > 1 and not is_repeated:  # a put that is alone never waits here
+            if expected_count > 1 and not is_repeated:  # a single put never waits here
                 self._lock.wait_for(
                     lambda: self._is_closed or len(self._waiting) >= expected_count, GATHER_S
                 )

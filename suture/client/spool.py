@@ -14,7 +14,7 @@ from typing import IO, BinaryIO, Final, Self
 
 from suture.client.file_pieces import SourceFile
 
-IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # per spool in memory; longer content goes to files
+IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # per spool in memory; longer content is written to files
 COPY_BYTES: Final = 1024**2
 SIZE_READS_MAX: Final = 3  # attempts to copy a file that grows or shrinks during the copy
 

@@ -45,10 +45,10 @@ from suture.wire.v1 import datanode_pb2, scm_pb2
 WRITE_TIMEOUT_S: Final = 60.0
 LOOK_S: Final = 0.1  # renewal interval until the control plane has given one
 ATTEMPTS_MAX: Final = 1 + len(RESTART_PAUSES_S)  # containers tried for a block; then the put fails
-ALLOCATION_BLOCKS_MAX: Final = 4_096  # blocks per request: other clients wait during it
+ALLOCATION_BLOCKS_MAX: Final = 4_096  # blocks per request; the SCM serves no other client meanwhile
 assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
 
-Waits = Callable[[SutureError], None]  # receives why a writer waits for the control plane
+Waits = Callable[[SutureError], None]  # receives the reason why a writer waits for the SCM
 Stream = Callable[[NodeAddress], Open]
 Location = tuple[scm_pb2.BlockLocation, int]  # location, and number of durable replicas
 T = TypeVar("T")
@@ -93,9 +93,9 @@ class SessionState:
 class WriterSession:
     """Writes blocks one after the other, each to all its replicas at once."""
 
-    scheme = ""  # of the containers; `suture.client.ecwriter` sets the erasure code
+    scheme = ""  # erasure code of the containers; "" for complete replicas
     block_bytes = BLOCK_BYTES_DEFAULT
-    unit_bytes = CHUNK_BYTES_DEFAULT  # block sizes are multiples of it if possible
+    unit_bytes = CHUNK_BYTES_DEFAULT  # block sizes are multiples of this if possible
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class WriterSession:
         to all replicas; the number is negative if bytes have to be sent again. `waits` receives the
         control plane's errors while the control plane starts. `stream` opens a stream of block
         writes to a datanode."""
-        self.stopped = False  # the client sets it: the session ends before its next chunk
+        self.stopped = False  # set by the client; the session then ends before its next chunk
         self.state = state or SessionState()
         self._scm = scm
         self._dial = dial
@@ -119,7 +119,7 @@ class WriterSession:
         self._waits = waits
         self._stream = stream
         self._told_bytes = 0
-        self._was_heard = False  # the control plane has answered, so no answer means a restart
+        self._was_heard = False  # the control plane has answered; silence then means restart
 
     def put(self, sources: Sequence[SourceFile], *, replace: bool) -> list[StoredFile]:
         """Store `sources` and commit all their keys in one step. Raise an error if one of them

@@ -6,8 +6,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-SETTINGS_BYTES_MAX: Final = 1024**2  # a client's settings, and certificates
-ANSWER_BYTES_MAX: Final = 256 * 1024**2  # a command's output for millions of containers
+SETTINGS_BYTES_MAX: Final = 1024**2  # limit for a client's settings and for certificates
+ANSWER_BYTES_MAX: Final = 256 * 1024**2  # limit for a command's output, for millions of containers
 PIECE_BYTES: Final = 256 * 1024
 
 

@@ -110,7 +110,7 @@ def _kind(field: FieldInfo, unit: OptionUnit | None) -> str:
 def _bounds(field: FieldInfo, unit: OptionUnit | None) -> str:
     limits = {
         name: getattr(item, name)
-        for item in reversed(field.metadata)  # those of the type come last
+        for item in reversed(field.metadata)  # annotations of the type come last
         for name in ("ge", "gt", "le", "lt", "min_length", "max_length")
         if getattr(item, name, None) is not None
     }

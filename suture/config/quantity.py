@@ -36,7 +36,7 @@ _PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_MS, key=len, r
 def parse_bytes(text: str) -> int:
     """Return the number of bytes in a text such as `500GiB`. Raise ValueError for an unknown unit
     or a fraction of a byte."""
-    from decimal import Decimal  # not needed for formatting
+    from decimal import Decimal  # imported late, because formatting does not need it
 
     match = _SIZE.fullmatch(text[:TEXT_CHARACTERS_MAX])
     if match is None:

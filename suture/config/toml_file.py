@@ -88,7 +88,7 @@ def read_each(paths: Sequence[Path]) -> ParsedConfig:
 def drop_ins(path: Path) -> list[Path]:
     """Return the drop-ins of a config file, in the order in which they are read."""
     files = (path.parent / DROP_INS).glob("*.toml")
-    found = sorted(file for file in files if not file.name.startswith("."))  # skips editors' locks
+    found = sorted(file for file in files if not file.name.startswith("."))  # skip editors' locks
     if len(found) > DROP_IN_COUNT_MAX:
         raise RefusedError(
             Code.INVALID_CONFIG,
@@ -108,7 +108,7 @@ def places(text: str) -> Iterator[tuple[Key, int]]:
         try:
             found = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:
-            continue  # a value of several lines: the statement continues
+            continue  # the statement continues on the next line
         if statement.lstrip().startswith("["):
             table = _only_path(found)
             yield table, begins

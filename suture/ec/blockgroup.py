@@ -22,10 +22,10 @@ from suture.ec.geometry import BlockGroup
 from suture.ec.scheme import Scheme
 from suture.errors import SutureError
 
-GROUP_LENGTH_KEY: Final = "blockGroupLen"  # Ozone's
+GROUP_LENGTH_KEY: Final = "blockGroupLen"  # Ozone's key for the group's length
 STRIPE_CHECKSUMS_KEY: Final = "stripeChecksum"  # Ozone's key, with a CRC32C as value
 OZONE_NOTES: Final = "ozone.stripe_checksum"  # prefix of the keys with Ozone's own records
-PAIR_CHARS_MAX: Final = 4_096  # of one value of a block's metadata
+PAIR_CHARS_MAX: Final = 4_096  # maximum length of one value of a block's metadata
 STRIPES_PER_PAIR: Final = PAIR_CHARS_MAX // 4 * 3 // 4
 STRIPES_WITH_CHECKSUM_MAX: Final = 8 * STRIPES_PER_PAIR  # a group of 18 GiB with rs-3-2-1024k
 

@@ -27,8 +27,8 @@ from suture.observe.logs import RateLimitProcessor
 
 FILE_MODE: Final = 0o640
 FILE_BYTES_MAX: Final = 64 * 1024**2  # about 200,000 actions
-KEPT_COUNT: Final = 15  # 1 GiB with the current one
-TEXT_CHARACTERS_MAX: Final = 1_000  # of one fact, which may come from another host
+KEPT_COUNT: Final = 15  # with the current file, 1 GiB in total
+TEXT_CHARACTERS_MAX: Final = 1_000  # maximum length of one fact, which may come from another host
 REFUSALS: Final = frozenset({Code.PERMISSION_DENIED.value, Code.UNAUTHENTICATED.value})
 
 log = structlog.get_logger("suture.audit")

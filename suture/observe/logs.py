@@ -82,7 +82,7 @@ class _StderrSink:
                 _put(self._format_line())
                 self._lost_count = 0
             _put(line)
-        except (OSError, ValueError) as error:  # ValueError: it was closed
+        except (OSError, ValueError) as error:  # ValueError if stderr was closed
             self._lost_count += 1
             number = error.errno if isinstance(error, OSError) else None
             self._why = errno.errorcode.get(number or 0, str(error))

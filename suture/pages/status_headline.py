@@ -16,8 +16,8 @@ from suture.errors import size_text
 from suture.wire.v1 import datanode_pb2 as pb
 from suture.wire.v1 import scm_pb2
 
-IN_SERVICE: Final = "IN_SERVICE"  # a volume that takes new replicas
-GONE: Final = "DECOMMISSIONED"  # such a node needs no replicas, and may be switched off
+IN_SERVICE: Final = "IN_SERVICE"  # use of a volume that accepts new replicas
+GONE: Final = "DECOMMISSIONED"  # a node in this state needs no replicas, and may be off
 
 Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
 
@@ -29,9 +29,9 @@ class DataStatus:
 
     asked_count: int
     silent: tuple[str, ...] = ()  # ids of datanodes that did not answer
-    verdict: DataVerdict = DataVerdict.WHOLE  # of the control plane
+    verdict: DataVerdict = DataVerdict.WHOLE  # verdict of the control plane
     reasons: tuple[str, ...] = ()  # why the control plane does not report the cluster as healthy
-    contradictory_count: int = 0  # replicas, as reported by their datanodes
+    contradictory_count: int = 0  # number of replicas, as reported by their datanodes
     failed_volume_count: int = 0
     stalled_worker_count: int = 0
     finding_count: int = 0

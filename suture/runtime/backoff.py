@@ -4,7 +4,7 @@ import random
 from typing import Final
 
 FACTOR_MAX: Final = 64  # default maximum pause, in multiples of the first one
-DOUBLINGS_MAX: Final = 32  # beyond every longest pause; a float stays finite
+DOUBLINGS_MAX: Final = 32  # more than any maximum pause needs, and few enough for a finite float
 
 
 def backoff_s(failures: int, *, first_s: float, longest_s: float | None = None) -> float:

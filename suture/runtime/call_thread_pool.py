@@ -71,12 +71,12 @@ class CallThreadPool(Executor):
         self._lacking = 0  # number of queued work items for which no thread was idle
         self._starting = Lock()
         self._is_shut = False
-        self._free: SimpleQueue[None] = SimpleQueue()  # a Semaphore is ten times slower
+        self._free: SimpleQueue[None] = SimpleQueue()  # faster than a Semaphore
         for _ in range(slot_count):
             self._free.put(None)
         self._monotonic_s = monotonic_s
         self._tickets = count()
-        self._waiting: dict[int, float] = {}  # start of the wait, by ticket; oldest first
+        self._waiting: dict[int, float] = {}  # start of each wait, by ticket; oldest first
 
     def submit(self, fn: Callable[..., object], /, *args: Any, **kwargs: Any) -> Any:
         """Run `fn` in a thread; return its `CallCompletion`.
@@ -153,7 +153,7 @@ class CallThreadPool(Executor):
                 call(*arguments)
             except BaseException as error:  # noqa: BLE001 - gRPC answers for its calls: this is its own
                 structlog.get_logger().error("rpc_thread_failed", exc_info=error)
-            self._become_idle()  # before the caller learns that the call has ended, and calls again
+            self._become_idle()  # first, because the caller may call again at once
             ending.come()
             del work, ending, call, arguments  # an idle thread keeps no reference to its last call
 

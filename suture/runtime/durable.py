@@ -183,7 +183,7 @@ def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> in
     except OSError as error:
         if error.errno not in refused:
             raise
-    remove_file(path)  # some file systems create the file before they refuse the flags
+    remove_file(path)  # some file systems create the file although they refuse the flags
     return os.open(path, create, FILE_MODE)
 
 

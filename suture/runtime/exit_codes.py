@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
     TO_DO = 2
     UNAVAILABLE = 3
     DATA_AT_RISK = 4
-    USAGE = 64  # parsers use 2, which here means that there is something to do
+    USAGE = 64  # not 2, as usual for parsers, because 2 means that there is something to do
     INTERRUPTED = 130  # a shell's code for SIGINT
     READER_GONE = 141  # a shell's code for SIGPIPE
 

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-STATFS_WORDS: Final = 32  # more than the kernel fills
+STATFS_WORDS: Final = 32  # larger than the kernel's structure
 BTRFS: Final = 0x9123_683E  # linux/magic.h
 IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 

@@ -28,8 +28,8 @@ import structlog
 from suture.errors import Code, RefusedError
 
 CONNECTION_COUNT_MAX: Final = 8  # a browser, two Prometheus servers, and some to spare
-REQUEST_S: Final = 10.0  # of one connection, from its first byte to the end of the answer
-SLOW_S: Final = 2.0  # an older connection is closed if others wait
+REQUEST_S: Final = 10.0  # seconds for one connection, from its first byte to the end of the answer
+SLOW_S: Final = 2.0  # a connection older than this is closed if others wait
 QUERY_FIELDS_MAX: Final = 8
 STOP_POLL_S: Final = 0.1
 HEADERS: Final = {
@@ -226,7 +226,7 @@ def _host_objection(headers: Message, names: frozenset[str]) -> str:
     accepted."""
     hosts = headers.get_all("Host", [])
     if not hosts:
-        return ""  # all browsers send it
+        return ""  # not a browser, because all browsers send a Host header
     if len(hosts) > 1:
         return "the request names several hosts"
     name = hosts[0].strip().lower()

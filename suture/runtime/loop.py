@@ -28,7 +28,7 @@ from suture.runtime.clock import Clock, SystemClock
 IDLE_S_DEFAULT: Final = 5.0
 BACKOFF_MIN_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
-QUIET_MAX_S: Final = 300.0  # without progress for longer, it hangs or lists a huge directory
+QUIET_MAX_S: Final = 300.0  # a worker without progress for longer hangs, or lists a huge directory
 ERROR_TEXT_MAX: Final = 500  # characters of `last_error`, which is sent in status messages
 
 log = structlog.get_logger()
@@ -89,7 +89,7 @@ class WorkerState(StrEnum):
     BACKING_OFF = "backing off"
     DONE = "done"
     STOPPED = "stopped"
-    DEAD = "dead"  # its thread ended without a request
+    DEAD = "dead"  # the loop's thread ended without a stop request
 
 
 ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
@@ -142,7 +142,7 @@ class WakeEvent:
     def set(self) -> None:
         """End the current wait. If the worker is not waiting, its next wait ends at once."""
         if self._is_rung:
-            return  # the waiting thread will see it; a burst rings thousands of times
+            return  # already set; a burst calls this thousands of times
         with self._condition:
             self._is_rung = True
             self._condition.notify_all()
@@ -257,7 +257,7 @@ class WorkerLoop:
             error=self._last_error,
             error_count=self._error_count,
             retry_in_s=delay_s,
-            exc_info=error if self._errors_in_a_row == 1 else None,  # once per run of errors
+            exc_info=error if self._errors_in_a_row == 1 else None,  # only for the first of several
         )
         return delay_s
 

@@ -24,16 +24,16 @@ from typing import Final
 
 from suture.errors import Code, UnavailableError
 
-ARENAS_MAX: Final = 2  # most allocations hold the GIL; glibc's default: eight per core
+ARENAS_MAX: Final = 2  # few, because most allocations hold the GIL; glibc's default is 8 per core
 KEPT_BYTES: Final = 32 * 1024**2  # kept free at the end of a heap: the messages of a few streams
 MAPPED_BYTES_MIN: Final = 32 * 1024**2  # glibc's maximum: above any message, a chunk and more
 M_TRIM_THRESHOLD: Final = -1  # these three are from malloc.h
 M_MMAP_THRESHOLD: Final = -3
 M_ARENA_MAX: Final = -8
 MAPS: Final = Path("/proc/self/maps")
-OWN_BYTES: Final = 128 * 1024**2  # an idle process, and its data about replicas
-IN_FLIGHT_BYTES_MIN: Final = 128 * 1024**2  # two writes of the largest chunk
-WAIT_S: Final = 30.0  # for memory in use by others
+OWN_BYTES: Final = 128 * 1024**2  # memory of an idle process, including its data about replicas
+IN_FLIGHT_BYTES_MIN: Final = 128 * 1024**2  # memory of two writes of the largest chunk
+WAIT_S: Final = 30.0  # maximum wait for memory that others use
 LOOK_S: Final = 0.25
 
 
@@ -131,7 +131,7 @@ class MemoryBudget:
         self._waiting: dict[object, str] = {}  # owner by ticket; oldest first
         self._next: object = None
         self._turns = count(1)
-        self._last_turn: dict[str, int] = {}  # of waiting owners
+        self._last_turn: dict[str, int] = {}  # owner -> number of its last turn, for waiting owners
         self._changed = threading.Condition()
 
     @property

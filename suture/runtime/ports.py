@@ -33,7 +33,7 @@ class Leases(Protocol):
 class Future(Protocol):
     """The future result of a function that an executor runs."""
 
-    def result(self) -> Any:  # the return value of the work
+    def result(self) -> Any:  # returns the result of the work
         """Wait for the result. Raise the exception of the function if it raised one."""
         ...
 

@@ -63,7 +63,7 @@ class StopRequest:
     def set(self) -> None:
         """Request a stop. Safe in a signal handler and in every thread."""
         self._is_set = True
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes the reader, too
+        with contextlib.suppress(BlockingIOError):  # a full pipe also wakes the reader
             os.write(self._writing, b"\0")
 
     def is_set(self) -> bool:

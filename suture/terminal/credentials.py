@@ -116,7 +116,7 @@ def _is_seen(path: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import tomllib  # most users have no such file
+    import tomllib  # imported late, because most users have no settings file
 
     try:
         values = tomllib.loads(decoded(read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX)))

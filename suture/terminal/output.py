@@ -25,14 +25,14 @@ from suture.observe.terminal_escape import printable, short_id
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-LAST_COLUMN_MIN = 24  # width that a remark needs
+LAST_COLUMN_MIN = 24  # minimum width of a last column with remarks
 GAP: Final = 2  # width between two columns of a table
 TABLE_WIDTH_MAX = 1000  # wider than any table
 PIPE_WIDTH = 160  # width of a table without a terminal
-LINES_SHOWN_MAX: Final = 20  # of a list under its heading
+LINES_SHOWN_MAX: Final = 20  # of a list below its heading
 
-size = size_text  # for every displayed size
-short = short_id  # for every datanode
+size = size_text  # used for every displayed size
+short = short_id  # used for every displayed datanode
 
 people = Console(
     width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, emoji=False, highlight=False
@@ -75,7 +75,7 @@ def parts_of(table: Table, width: int) -> list[Table]:
     left = 0
     for number in range(len(keys), len(headers)):
         if not any(cells[number]):
-            continue  # an empty column
+            continue  # leave out an empty column
         if not parts or widths[number] > left:
             parts.append([])
             left = room

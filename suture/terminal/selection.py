@@ -12,8 +12,8 @@ OnOption = Annotated[
     list[str] | None,
     option("DATANODE", "Show only these datanodes or /racks; default: all.", "--on"),
 ]
-NAMED_MAX: Final = 5  # datanodes named in an error
-VOLUME_SIGN: Final = ":/"  # between a datanode and the path of its volume
+NAMED_MAX: Final = 5  # maximum number of datanodes that an error names
+VOLUME_SIGN: Final = ":/"  # separates a datanode from the path of its volume
 
 
 def known_nodes(client: ClusterClient) -> Sequence[scm_pb2.NodeInfo]:

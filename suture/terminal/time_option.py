@@ -9,7 +9,7 @@ from suture.config.quantity import parse_typed_duration_s
 from suture.terminal.typer_options import option
 
 METAVAR: Final = "TIME"
-DAYS_MAX: Final = 36_500  # a century, which in milliseconds fits every field of the wire
+DAYS_MAX: Final = 36_500  # a century; in milliseconds it fits into every field of the wire
 DAY_S: Final = 86_400
 
 

@@ -12,7 +12,7 @@ BUSY: Final = frozenset({Code.BUSY, Code.SAFE_MODE})
 TRANSIENT: Final = BUSY | {Code.UNAVAILABLE}
 """Codes of refusals of single items that may soon change. If a whole call fails with UNAVAILABLE,
 it is not retried if it changes something, because the server may have carried it out."""
-ITEM_FIELDS: Final = ("container_ids", "datanode_ids", "rows")  # of requests to the SCM
+ITEM_FIELDS: Final = ("container_ids", "datanode_ids", "rows")  # list fields of SCM requests
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def until_decided(submit: Callable[[Any], T], request: Any) -> T:
             for index, decision in zip(left, _decisions(part), strict=True):
                 _decisions(answer)[index].CopyFrom(decision)
         else:
-            answer = part  # a request that is carried out in one step is refused as a whole
+            answer = part  # a request that is carried out in one step is refused as a whole, too
         decisions = _decisions(answer)
         left = [index for index, one in enumerate(decisions) if one.code in TRANSIENT]
         if left:
@@ -65,7 +65,7 @@ def until_decided(submit: Callable[[Any], T], request: Any) -> T:
     except SutureError as error:
         if answer is None:
             raise
-        for index in left:  # they may have been decided, but the answer was lost
+        for index in left:  # the SCM may have decided these items, but its answer was lost
             _decisions(answer)[index].code = error.code
             _decisions(answer)[index].message = str(error)
     decided: T = answer

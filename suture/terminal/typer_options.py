@@ -21,7 +21,7 @@ def argument(metavar: str, text: str, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
-ID_MAX: Final = 2**63 - 1  # of a container, on the wire
+ID_MAX: Final = 2**63 - 1  # maximum id of a container on the wire
 
 CONTAINER: Final = argument("CONTAINER", "Container id.", min=1, max=ID_MAX)
 ContainerArgument = Annotated[int, CONTAINER]

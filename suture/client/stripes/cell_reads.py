@@ -22,7 +22,7 @@ class CellAnswers:
 
     cells: dict[CellKey, bytes] = field(default_factory=dict)
     errors: dict[CellKey, SutureError] = field(default_factory=dict)
-    gives_several: bool = True  # in one call
+    gives_several: bool = True  # the source can return several cells in one call
 
 
 def read_cells(
@@ -47,7 +47,7 @@ def read_cells(
             return answers
         except RefusedError:  # the source does not accept this datanode as a peer
             answers.gives_several = False
-        except SutureError:  # single requests show which cells are affected
+        except SutureError:  # the single requests below show which cells are affected
             pass
     for key, chunk in chunks.items():
         if key in answers.cells:

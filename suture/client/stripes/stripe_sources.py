@@ -36,7 +36,7 @@ from suture.wire.mapping import codec
 
 SILENT_COUNT_MAX: Final = 3  # consecutive unanswered calls until a source is dropped
 SLOW_S: Final = 5.0  # after that, the reader also asks another source
-AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells requested ahead
+AHEAD_BYTES_MAX: Final = 48 * 1024**2  # maximum bytes of the cells that are requested ahead
 AHEAD_CALLS_MAX: Final = 8  # per source, each for a large cell or several small ones
 DEMERIT_SLOW: Final = 1  # weight of a slow answer, in faults
 
@@ -49,7 +49,7 @@ class RebuildSource:
 
     shard: ShardLocation
     peer: ReplicaPeer
-    is_healthy: bool = True  # as its datanode reports
+    is_healthy: bool = True  # according to its datanode's report
     gives_several: bool = True  # it returns several cells in one call
     strike_count: int = 0
     slow_count: int = 0
@@ -72,7 +72,7 @@ class PendingStripe:
     cells: dict[int, bytes]
     wanted_count: int
     pending: dict["Future[CellAnswers]", RebuildSource] = field(default_factory=dict)
-    asked: set[str] = field(default_factory=set)  # datanodes
+    asked: set[str] = field(default_factory=set)  # datanodes asked for a cell of this stripe
     coming: set[int] = field(default_factory=set)  # indexes of requested shards
 
 
@@ -200,7 +200,7 @@ class RebuildSources:
         never in memory at once.
         """
         streams = [self._blocks_of(source) for source in self._askable]
-        merged = heapq.merge(*streams, key=lambda item: item[0])  # of equal ids, best source first
+        merged = heapq.merge(*streams, key=lambda item: item[0])  # best source first for equal ids
         for block_id, items in groupby(merged, key=lambda item: item[0]):
             found: dict[int, BlockData] = {}
             for _, index, block in items:
@@ -379,7 +379,7 @@ class RebuildSources:
             self.account.read_bytes += len(cell)
             reading.cells[index] = cell
             return
-        if error is None:  # not requested in that call; may be requested again
+        if error is None:  # the call ended before this cell was requested, so request it again
             reading.asked.discard(source.shard.datanode_id)
         else:
             self._judge(source, error)

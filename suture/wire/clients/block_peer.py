@@ -37,9 +37,9 @@ from suture.wire.v1 import container_pb2
 from suture.wire.v1 import datanode_pb2 as pb
 
 DECODERS: Final = {"ReadBlock": decode_piece}
-ENCODERS: Final = {"WriteBlocks": None, "ImportContainer": None}  # the caller encodes the parts
+ENCODERS: Final = {"WriteBlocks": None, "ImportContainer": None}  # the caller encodes messages
 READ_BYTES_PER_S_MIN: Final = 1024**2  # a slower read of a block is cancelled
-BLOCKS_MAX: Final = 1_000_000  # blocks of one container, when all are listed
+BLOCKS_MAX: Final = 1_000_000  # maximum number of blocks in a container whose blocks are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ HEADERS_BYTES_MAX: Final = 16 * 1024
 KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 10 s
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
 RECONNECT_MS_MAX: Final = 1_000  # gRPC's default of two minutes is too long for a peer that is back
-NO_PROXY: Final = ("grpc.enable_http_proxy", 0)  # a proxy in the environment is for external hosts
+NO_PROXY: Final = ("grpc.enable_http_proxy", 0)  # the environment's proxy is for external hosts
 ATTEMPTS_MAX: Final = 3
 PORT_MAX: Final = 65_535
 RETRY_WAIT_S: Final = 0.05
@@ -34,7 +34,7 @@ RETRY_WAIT_S_MAX: Final = 1.0
 RESTART_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 """The longest pauses of a client between attempts to reach datanodes that may be restarting."""
 assert sum(RESTART_PAUSES_S) / 2 > RECONNECT_MS_MAX / 1000, "the last attempt connects again"
-PATIENCE_S: Final = 120.0  # control plane restart: start, and three slow heartbeats
+PATIENCE_S: Final = 120.0  # for a control plane restart: start, and 3 slow heartbeats
 
 _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 
@@ -168,7 +168,7 @@ def upload(
     A thread of gRPC iterates over `requests`. Raise SutureError if the call fails.
     """
     answer = start_call(method, requests, timeout_s=timeout_s)
-    ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread at each message
+    ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread per message
     answer.add_done_callback(lambda _: ended.put(None))
     try:
         while not _has_come(ended, UPLOAD_POLL_S):
@@ -226,7 +226,7 @@ def _repeated(error: SutureError, work: Callable[[], T], left_s: float) -> T:
     if not _is_worth_repeating(error):
         raise error
     failures = [error]
-    import tenacity  # not needed by a call that succeeds at once
+    import tenacity  # imported late, because a call that succeeds at once does not need it
 
     def again() -> T:
         if failures:
@@ -272,7 +272,7 @@ def retry_while(
         wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
         retry=tenacity.retry_if_exception(lambda error: _may_end(error, codes)),
         before_sleep=note_attempt,
-        sleep=sleep or time.sleep,  # looked up now; a default would be bound at import
+        sleep=sleep or time.sleep,  # looked up at each call, so that it can be replaced
         reraise=True,
     )
     return attempts(work)

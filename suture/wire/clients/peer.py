@@ -30,8 +30,8 @@ from suture.wire.mapping.tree_pages import BlockRows
 from suture.wire.v1 import container_pb2
 from suture.wire.v1 import datanode_pb2 as pb
 
-SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # for millions of chunks at the pace of scans
-SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
+SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # enough to read millions of chunks at the rate of scans
+SCAN_TIMEOUT_S: Final = 6 * 3600.0  # enough to scan a full container on a busy disk
 
 T = TypeVar("T")
 

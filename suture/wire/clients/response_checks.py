@@ -22,7 +22,7 @@ from suture.wire.mapping.blockpieces import BlockPiece, Data
 from suture.wire.v1 import container_pb2
 from suture.wire.v1 import datanode_pb2 as pb
 
-SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message, as datanodes send it
+SMALL_BYTES_MAX: Final = 1024**2  # maximum bytes of a block that datanodes send in one message
 
 
 def assemble_chunk(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:

@@ -111,13 +111,14 @@ class ScmClient:
         )
         return answer
 
-    # For datanodes, whose loop retries at its own pace: no retries here.
+    # For datanodes. These calls are not retried here, because the datanode's loop retries at its
+    # own pace.
 
     # Join the cluster, or join it again.
     register = ScmCall[pb.RegisterRequest, pb.RegisterResponse](Rpcs.Register)
     # Send a report, and return the SCM's commands.
     heartbeat = ScmCall[pb.HeartbeatRequest, pb.HeartbeatResponse](Rpcs.Heartbeat)
-    # Ask which deletes claimed by a peer were ordered.
+    # Return which of the deletes that a peer claims were ordered.
     confirm_deletes = RetriedCall[pb.ConfirmDeletesRequest, pb.ConfirmDeletesResponse](
         Rpcs.ConfirmDeletes
     )
@@ -199,19 +200,19 @@ class ScmClient:
     list_decommissions = RetriedCall[pb.ListDecommissionsRequest, pb.ListDecommissionsResponse](
         Rpcs.ListDecommissions
     )
-    # Predict the cluster's state if these datanodes or volumes were off.
+    # Predict the cluster's state for the case that these datanodes or volumes are off.
     check_stop = RetriedCall[pb.CheckStopRequest, pb.CheckStopResponse](Rpcs.CheckStop)
     # Suppress containers, exclude replicas, or release them.
     hold_containers = ScmCall[pb.HoldContainersRequest, pb.ContainerDecisions](Rpcs.HoldContainers)
-    # Change pauses, rates and windows of work.
+    # Change the settings: pauses, rates and windows of work.
     change_settings = ScmCall[pb.ChangeSettingsRequest, pb.SettingsResponse](Rpcs.ChangeSettings)
-    # Return these settings, and the SCM's options.
+    # Return the settings that can be changed, and the SCM's options.
     list_settings = RetriedCall[pb.ListSettingsRequest, pb.SettingsResponse](Rpcs.ListSettings)
     # Return the suppressed containers and excluded replicas.
     list_holds = RetriedCall[pb.ListHoldsRequest, pb.ListHoldsResponse](Rpcs.ListHolds)
     # Return the stored heads of verification logs.
     list_anchors = RetriedCall[pb.ListAnchorsRequest, pb.ListAnchorsResponse](Rpcs.ListAnchors)
-    # Return what people ordered.
+    # Return the audit log of what people ordered.
     list_audit = RetriedCall[container_pb2.ListAuditRequest, container_pb2.ListAuditResponse](
         Rpcs.ListAudit
     )

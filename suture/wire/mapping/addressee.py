@@ -34,7 +34,7 @@ def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
 
 def _refusing(own_id: str, wanted_id: str) -> Any:
     """Return a handler that refuses calls of every shape; it reads none of their messages."""
-    from grpc_status import rpc_status  # clients need only the header's name
+    from grpc_status import rpc_status  # imported late, because clients need only the header's name
 
     def refuse(_requests: object, context: grpc.ServicerContext) -> None:
         error = RefusedError(

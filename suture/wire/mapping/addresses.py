@@ -28,7 +28,7 @@ def below(address: str, name: str) -> str:
 def opened(address: str) -> Any:
     """Return the `FsPath` of an address or a path. Raise RefusedError(INVALID_CONFIG) if it is
     invalid, contains credentials, or cannot be opened."""
-    # Only where files are read or written: other commands start without Arrow.
+    # Imported only where files are read or written, so that other commands start without Arrow.
     from suture.wire.mapping.file_systems import FsPath
 
     place = FsPath.of(address)

@@ -2,5 +2,5 @@
 
 from typing import Final
 
-KEY_BYTES_MAX: Final = 1_024  # of a key in UTF-8
-SIZES_MAX: Final = 10_000  # blocks per AllocateBlocks
+KEY_BYTES_MAX: Final = 1_024  # maximum length of a key in UTF-8
+SIZES_MAX: Final = 10_000  # maximum number of blocks per AllocateBlocks

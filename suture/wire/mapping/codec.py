@@ -35,15 +35,15 @@ from suture.wire.v1 import container_pb2 as pb
 
 METADATA_PAIRS_MAX: Final = 64  # per block; Ozone's clients set two
 METADATA_CHARS_MAX: Final = 4_096  # an object's key may be 1,024 and more
-METADATA_PAIR_BYTES: Final = 8  # overhead of a pair in a row, beside its text
+METADATA_PAIR_BYTES: Final = 8  # bytes of a pair in a row, in addition to its text
 _PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 REPLICA_INDEX_MAX: Final = NUMBERS["replica_index"].high
-NAME_CHARS_MAX: Final = 255  # ids, addresses, states: the limit of file names
+NAME_CHARS_MAX: Final = 255  # maximum for ids, addresses and states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
 """Checksum type of a chunk that a client writes without one; the store then computes CRC32C. Stored
 chunks never have this type."""
 
-# Enums are open: any number may arrive.
+# Protobuf's enums are open, so any number may arrive.
 STATES: Final = {pb.ReplicaState.Value(state): state for state in ReplicaState}
 _TREE_NAMES: Final = {algorithm: f"TREE_{algorithm.name}" for algorithm in Algorithm}
 ALGORITHMS: Final = {pb.TreeAlgorithm.Value(name): word for word, name in _TREE_NAMES.items()}
@@ -175,7 +175,7 @@ def _parse_checksum_type(number: int, where: str) -> ChecksumType:
 
 def _parse_window_bytes(message: pb.ChecksumData, kind: ChecksumType, where: str) -> int:
     if kind is ChecksumType.NONE and message.bytes_per_checksum == 0:
-        return WINDOW_BYTES_DEFAULT  # unused, but no window may be empty
+        return WINDOW_BYTES_DEFAULT  # not used, but a window must not be empty
     if WINDOW_BYTES_MIN <= message.bytes_per_checksum <= WINDOW_BYTES_MAX:
         return message.bytes_per_checksum
     return parse_int(

@@ -9,7 +9,7 @@ from suture.wire.mapping import codec
 from suture.wire.mapping.message_map import Field, MessageMap
 from suture.wire.v1 import scm_pb2
 
-ORPHANS_MAX: Final = 1_000  # named in an answer, beside the full count
+ORPHANS_MAX: Final = 1_000  # maximum number of orphans in an answer, which also has their total
 SCHEME: Final = MessageMap(scm_pb2.EcScheme, Scheme, data="data_count", parity="parity_count")
 RECONSTRUCTION: Final = MessageMap(
     scm_pb2.ReconstructOutcome,

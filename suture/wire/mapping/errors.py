@@ -39,7 +39,7 @@ PLAIN_TEXTS: Final = (  # first match of gRPC's text about a failed connection, 
         "the connection was closed",
     ),
 )
-DETAIL_KEY: Final = "detail"  # fact with gRPC's own text
+DETAIL_KEY: Final = "detail"  # name of the fact with gRPC's own text
 REFUSED_STREAM: Final = re.compile(r"RST_STREAM with error code 7\b")  # RFC 9113, section 7
 
 # A status is sent in HTTP/2 trailers, which peers limit to 8 KiB: the sum must stay below. The
@@ -81,7 +81,7 @@ GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
     Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
     Code.VOLUME_IN_USE: grpc.StatusCode.FAILED_PRECONDITION,
     Code.INCONSISTENT_VOLUME: grpc.StatusCode.FAILED_PRECONDITION,
-    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # first get the new term
+    Code.STALE_TERM: grpc.StatusCode.ABORTED,  # the caller must first get the new term
     Code.STALE_PLAN: grpc.StatusCode.ABORTED,
     Code.NOT_PROVEN: grpc.StatusCode.FAILED_PRECONDITION,
     Code.CONTAINER_INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
@@ -340,7 +340,7 @@ def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None
     from grpc_status import rpc_status
 
     if not isinstance(error, SutureError):
-        import structlog  # a client logs nothing, and starts faster without it
+        import structlog  # imported late, because a client logs nothing and then starts faster
 
         structlog.get_logger().error("rpc_failed", method=method, exc_info=error)
         error = RefusedError(

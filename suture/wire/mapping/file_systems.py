@@ -38,10 +38,10 @@ HDFS: Final = frozenset({"hdfs", "viewfs"})
 UNUSABLE: Final = (
     pa.ArrowInvalid,
     pa.ArrowNotImplementedError,
-    OSError,  # without libhdfs
-    ImportError,  # without fsspec
-    ValueError,  # a port that is no number, a token after a name
-    TypeError,  # an option in the query that Arrow does not know
+    OSError,  # libhdfs is missing
+    ImportError,  # fsspec is missing
+    ValueError,  # a port is not a number, or a token follows a name
+    TypeError,  # Arrow does not know an option in the query
 )
 """Errors of a file system that cannot be used with the given address."""
 
@@ -166,7 +166,7 @@ class FsPath:
         if self.is_local:
             _sync(target.path)
         elif target is not self:
-            self.remove()  # HDFS cannot rename onto a file
+            self.remove()  # needed because HDFS cannot rename onto an existing file
         if target is not self:
             target.move(self)
 

@@ -16,7 +16,7 @@ from suture.wire.mapping.varint import field_tag, read_varint, varint
 from suture.wire.v1 import container_pb2
 from suture.wire.v1 import datanode_pb2 as pb
 
-BLOCKS_MAX: Final = 1_024  # in one message
+BLOCKS_MAX: Final = 1_024  # maximum number of blocks in one message
 DATA_TAG: Final = field_tag(pb.NewBlocks.DATA_FIELD_NUMBER)
 
 

@@ -17,9 +17,9 @@ PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id"
 """Order of the rows: the most urgent first. The order is total, so equal plans have equal
 orders."""
 
-ROWS_PER_PAGE: Final = 5_000  # in one message; a row takes kilobytes, twice
+ROWS_PER_PAGE: Final = 5_000  # rows per message; a row takes kilobytes, and exists twice meanwhile
 
-SCAN: Final = "scan"  # no SCM command: the applying process calls the datanode
+SCAN: Final = "scan"  # not an SCM command; the applying process calls the datanode
 
 
 TEXT_BYTES_MAX: Final = 64 * 1024**2
@@ -105,7 +105,7 @@ class FinishedRun:
         """Return a table's rows as an Arrow table, the most urgent row first. `only` selects the
         rows of one action; `but` excludes the rows of one action. Without `columns`, return all
         columns. Raise OSError or ArrowException."""
-        import pyarrow.parquet  # only where a plan is read: other commands start without it
+        import pyarrow.parquet  # imported late, so that other commands start without it
 
         above, _, own = self.path.rpartition("/")
         directory = f"{above}/{table}/{own}/attempt={self.attempt}"
@@ -118,7 +118,7 @@ class FinishedRun:
             page_checksum_verification=True,
             filters=wanted or None,
         )
-        return read.sort_by(PLAN_ORDER)  # each file is sorted, but a table may have several files
+        return read.sort_by(PLAN_ORDER)  # each file is sorted, but not the whole table
 
     def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
         """Return a request to apply these rows of the plan. Raise RefusedError if the manifest is

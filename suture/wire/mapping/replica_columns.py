@@ -31,7 +31,7 @@ HAS_TREE: Final = 2
 CONTRADICTORY: Final = 4
 FLAGS: Final = EMPTY | HAS_TREE | CONTRADICTORY
 WORD_TYPE: Final = "<u4"
-REPLICAS_MAX: Final = 100_000  # in one message
+REPLICAS_MAX: Final = 100_000  # maximum number of replicas in one message
 _UNKNOWN: Final = 255
 
 

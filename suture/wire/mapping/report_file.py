@@ -36,7 +36,7 @@ pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
 NICE: Final = 10
-ROWS_PER_GROUP: Final = 100_000  # rows that are Python values at the same time
+ROWS_PER_GROUP: Final = 100_000  # number of rows that exist as Python values at the same time
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 SCHEMA: Final = pa.schema([pa.field(c.name, KINDS[c.kind]) for c in REPORT])
@@ -45,7 +45,7 @@ SCHEMA: Final = pa.schema([pa.field(c.name, KINDS[c.kind]) for c in REPORT])
 def main() -> int:
     """Write the report from stdin; print its row and byte counts, or the error, as JSON on
     stdout."""
-    with suppress(PermissionError):  # a unit's SystemCallFilter= may refuse it
+    with suppress(PermissionError):  # SystemCallFilter= of a systemd unit may forbid it
         os.nice(NICE)
     source = sys.stdin.buffer
     header: dict[str, Any] = json.loads(source.readline())

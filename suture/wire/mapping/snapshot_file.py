@@ -29,8 +29,8 @@ from suture.errors import Code, RefusedError, UnavailableError
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
 
-ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values
-ROWS_PER_PART: Final = 2_000_000  # rows for one Spark task
+ROWS_PER_GROUP: Final = 100_000  # number of rows that exist as Python values at the same time
+ROWS_PER_PART: Final = 2_000_000  # number of rows that one Spark task reads
 
 
 SNAPSHOT_ID: Final = "snapshot_id"  # a column with the same value in all rows

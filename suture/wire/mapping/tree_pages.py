@@ -28,10 +28,10 @@ from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
 PAGE_BYTES_MAX: Final = 1024**2  # the best size for a gRPC stream
-SELECTION_MAX: Final = 65_536  # ids, ranges or starts in one request: half a MiB
+SELECTION_MAX: Final = 65_536  # maximum number of ids, ranges or starts in one request: half a MiB
 BLOCK_ROW_BYTES: Final = 21  # id, checksum, flag and a count, as protobuf packs them
 CHUNK_ROW_BYTES: Final = 20  # offset, length, checksum, flag
-ROWS_MAX: Final = 8 * 1024**2  # blocks or chunks of one answer: 200 MB of columns
+ROWS_MAX: Final = 8 * 1024**2  # maximum number of blocks or chunks in one answer: 200 MB of columns
 
 
 @dataclass(frozen=True, slots=True)

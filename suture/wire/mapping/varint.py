@@ -2,7 +2,7 @@
 
 from typing import Final
 
-VARINT_BYTES_MAX: Final = 5  # more than any message size needs
+VARINT_BYTES_MAX: Final = 5  # enough for the size of any message
 LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and messages
 
 

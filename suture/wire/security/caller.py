@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 URI_SCHEME: Final = "suture"
-KNOWN_COUNT_MAX: Final = 4096  # certificates; a cluster has a few per datanode
+KNOWN_COUNT_MAX: Final = 4096  # cached certificates; a cluster has a few per datanode
 UNNAMED: Final = "unnamed"
 
 
@@ -48,7 +48,7 @@ class CertificateIdentity:
 def identity_of(certificate: bytes) -> CertificateIdentity:
     """Return the identity in the first certificate of a PEM text. Raise
     RefusedError(INVALID_CONFIG) if the text has no valid certificate."""
-    from cryptography import x509  # takes 0.1 s, not needed for plaintext
+    from cryptography import x509  # imported late: takes 0.1 s
 
     try:
         parsed = x509.load_pem_x509_certificate(certificate)

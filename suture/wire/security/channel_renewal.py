@@ -68,7 +68,7 @@ class RenewingChannel(grpc.Channel):
         """Switch to a line with the new certificates, and close old lines without calls."""
         fresh = ActiveChannel(self._open(material))
         if self._lines.setdefault(material, fresh) is not fresh:
-            fresh.channel.close()  # another thread was faster
+            fresh.channel.close()  # another thread has opened a line meanwhile
         self._material = material
         for old, line in list(self._lines.items()):
             if old != self._material and not line.calls:
@@ -139,7 +139,7 @@ class _Method:
             line.calls.discard(token)
             raise
         if not call.add_callback(lambda: line.calls.discard(token)):
-            line.calls.discard(token)  # ended already
+            line.calls.discard(token)  # the call has already ended
         return call
 
 

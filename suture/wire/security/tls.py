@@ -184,7 +184,7 @@ class Certificates:
         if signature == self._signature:
             return False
         material = self._read()
-        self._signature = signature  # from before the read, so a later change is detected next time
+        self._signature = signature  # as before the read, to detect later changes
         if material == self._material:
             return False
         self._material = material

@@ -17,7 +17,7 @@ from suture.wire.mapping.codec import parse_int
 from suture.wire.server.authorization import ADMIN, CLIENT, TABLE, Audit
 from suture.wire.v1 import container_pb2 as pb
 
-LINES_MAX: Final = 2_000  # of an answer, usually of about 300 bytes
+LINES_MAX: Final = 2_000  # maximum number of lines in an answer; a line has about 300 bytes
 ANSWER_BYTES_MAX: Final = 1024**2
 BY_PEOPLE: Final = frozenset(
     method.rpartition("/")[2]

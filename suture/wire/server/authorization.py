@@ -29,7 +29,7 @@ LISTED_COUNT_MAX: Final = 20  # items of a list in the audit log; a longer list 
 PEER: Final = frozenset({Role.PEER})
 CLIENT: Final = frozenset({Role.CLIENT})
 ADMIN: Final = frozenset({Role.ADMIN})
-ANYBODY: Final = frozenset(Role)  # with a trusted certificate
+ANYBODY: Final = frozenset(Role)  # any caller with a trusted certificate
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
@@ -374,7 +374,7 @@ class AuthorizationMiddleware:
 
         def counted(request: Any, context: grpc.ServicerContext) -> Any:
             if not take(account_of(context.peer())):
-                self._admit(method, rule, request, context)  # raises, unless allowance has returned
+                self._admit(method, rule, request, context)  # raises, unless calls are left by now
             return behavior(request, context)
 
         return counted
