@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S_MIN: Final = 60.0
 BAR_STEP_BYTES: Final = 1024**2
-FINDINGS_SHOWN_MAX: Final = 100  # per container; the JSON document has all that are kept
-NAMED_MAX: Final = 10  # containers in one line
+FINDINGS_SHOWN_MAX: Final = 100  # findings per container; the JSON document has all that are stored
+NAMED_MAX: Final = 10  # maximum number of containers that a line names
 QUIET: Final = frozenset({ScrubStatus.WHOLE, ScrubStatus.SKIPPED})
 
 WORDS: Final = {
@@ -63,8 +63,8 @@ REASONS: Final = {
     "whose last chunk Ozone's scan leaves out",
 }
 
-# Readability of a path is not checked beforehand: access(2) ignores the capability by which the
-# service may read Ozone's files.
+# The readability of a path is not checked here, because access(2) ignores the capability with which
+# the service may read Ozone's files.
 DataDirs = Annotated[
     list[Path], argument("DATA_DIR", "Directories of hdds.datanode.dir.", readable=False)
 ]
@@ -121,7 +121,7 @@ def scrub_command(
     Example:
         suture ozone scrub /data/hdds --rate 50MiB/s
     """
-    logs.configure("error")  # findings are printed instead
+    logs.configure("error")  # log less, because findings are printed
     data_dirs = [local_path(path) for path in data_dirs]
     wish = ScrubOptions(
         data_dirs=data_dirs,

@@ -28,7 +28,7 @@ from suture.runtime.clock import SystemClock
 from suture.wire.security.tls import Security
 from suture.wire.server.limited_server import BoundServer
 
-ARRIVED: Final = "it has just arrived"  # the reason for scanning a replica
+ARRIVED: Final = "it has just arrived"  # reason in the request for a scan
 
 
 def secure_datanode(config: AgentConfig) -> SecureDatanode | None:
@@ -51,7 +51,7 @@ def server_factories(
     def verifying(inside: HostServices) -> BoundServer:
         assert secure is not None
         secure.start(inside.store.datanode_id)
-        security = secure.security(asks_certificate=False)  # the token is the proof
+        security = secure.security(asks_certificate=False)  # callers prove themselves by tokens
         return bound_server(
             inside, config.listen, {XCEIVER: built_service(inside, secure.verify)}, security
         )

@@ -19,7 +19,7 @@ from suture.errors import Code, RefusedError, UnavailableError
 READ_BYTES: Final = 256 * 1024
 CLIENT_PORT: Final = "use the port of ozone.scm.client.address, by default 9860"
 PORT_MAX: Final = 65_535
-EXCHANGE_MAX: Final = 16  # messages of an authentication; Hadoop's servers need four
+EXCHANGE_MAX: Final = 16  # maximum messages of one authentication; Hadoop's servers need 4
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,9 +68,9 @@ class Connection:
         self._hint = hint
         self._identity = identity
         self._received = frames.FrameBuffer()
-        self._opened = frames.FrameBuffer()  # of wrapped frames
+        self._opened = frames.FrameBuffer()  # frames that arrived inside protected messages
         self._protection: FrameProtection | None = None
-        exchange = identity.exchange(address.host)  # without credentials nothing is sent
+        exchange = identity.exchange(address.host)  # first: without credentials, send nothing
         try:
             self._socket = socket.create_connection((address.host, address.port), timeout_s)
         except OSError as error:

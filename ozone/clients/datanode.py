@@ -42,14 +42,14 @@ from suture.wire.mapping.errors import DETAIL_KEY, error_from
 from suture.wire.mapping.rpc_services import Stub
 
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
-PIECE_BYTES: Final = 4 * 1024**2  # of a chunk, per request
+PIECE_BYTES: Final = 4 * 1024**2  # bytes of a chunk per request
 AHEAD_MAX: Final = 8  # requests in flight: 32 MiB of pieces
-REQUESTS_MAX: Final = 256  # per conversation, which has one deadline
+REQUESTS_MAX: Final = 256  # requests per conversation, which has one deadline
 PAGE_BLOCKS: Final = 1_000
-BLOCKS_MAX: Final = 10_000_000  # of one container, for callers that list them all
-ANSWER_S: Final = 30.0  # for a conversation to begin, with a slow disk
-BYTES_PER_S_MIN: Final = 1024**2  # a slower datanode counts as down
-SAID_BYTES_MAX: Final = 300  # of a datanode's error message: the rest is a stack trace
+BLOCKS_MAX: Final = 10_000_000  # maximum blocks of a container, for callers that list all
+ANSWER_S: Final = 30.0  # time for a conversation to begin, with a slow disk
+BYTES_PER_S_MIN: Final = 1024**2  # a slower datanode is treated as down
+SAID_BYTES_MAX: Final = 300  # limit of a datanode's error message; a stack trace follows
 RECONNECT_MS_MAX: Final = 1_000
 CHECKSUM_NONE: Final = 1
 UNPARSED: Final = "cannot parse this request; before Ozone 2.1 there is none for trees"
@@ -60,7 +60,7 @@ TLS_HINT: Final = (
 )
 EXPIRED: Final = "Expired token"
 CLOCK_HINT: Final = "; the token is new, so the clocks of the two hosts differ by an hour or more"
-ANY_DATANODE: Final = "suture"  # required by the format; checked for erasure-coded containers
+ANY_DATANODE: Final = "suture"  # must be set; checked only for erasure-coded containers
 OPTIONS: Final = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -140,7 +140,7 @@ class Datanode:
         """End the connection."""
         self._channel.close()
 
-    # questions
+    # Commands.
 
     def container(self, container_id: ContainerId) -> ContainerFacts:
         """Return the facts about the datanode's replica. Raise RefusedError or UnavailableError."""
@@ -202,7 +202,8 @@ class Datanode:
         last: int | None = None
         count = 0
         while True:
-            # A page must start with an existing block: it is returned again, and dropped.
+            # A page must start with an existing block, so start with the last one of the previous
+            # page and drop it.
             wish = {"count": PAGE_BLOCKS} | ({} if last is None else {"start_local_id": last})
             answer = self._one(
                 self._request(DatanodeCommand.LIST_BLOCK, container_id, list_block=wish)
@@ -260,7 +261,7 @@ class Datanode:
         """
         self._one(self._request(command, container_id, **body), data_bytes, wait_s)
 
-    # requests and answers
+    # Requests and answers.
 
     def _request(self, command: DatanodeCommand, container_id: ContainerId, **body: Any) -> Any:
         return REQUEST(
@@ -315,7 +316,7 @@ class Datanode:
     def _malformed(self, what: str) -> RefusedError:
         return RefusedError(Code.MALFORMED_REQUEST, f"datanode {self.address} answered {what}")
 
-    # conversations
+    # Conversations.
 
     def _one(self, request: Any, data_bytes: int = 0, wait_s: float = 0.0) -> Any:
         (answer,) = self._all([_Question(request, data_bytes, wait_s)])
@@ -400,10 +401,11 @@ class Datanode:
         if CLOSED_AT_ONCE.search(found.facts.get(DETAIL_KEY, str(found))):
             message += f"; {TLS_HINT}"
         if isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNKNOWN:
-            # grpc-java's answer to a request that it cannot parse, as one with a new command
+            # grpc-java answers so if it cannot parse a request, for instance one with a new
+            # command.
             said = f" ({error.details()})" if error.details() else ""
             return RefusedError(Code.MALFORMED_REQUEST, f"datanode {self.address} {UNPARSED}{said}")
-        if found.code is Code.MALFORMED_REQUEST:  # too large for a message, or another service
+        if found.code is Code.MALFORMED_REQUEST:  # message too large, or another service
             return RefusedError(found.code, message)
         return UnavailableError(Code.UNAVAILABLE, message)
 

@@ -39,11 +39,11 @@ class DatanodeCommand(IntEnum):
 
 
 XCEIVER: Final = services_pb2.DESCRIPTOR.services_by_name["XceiverClientProtocolService"]
-BYTES: Final = {"send": None}  # codecs that pass the bytes of messages
+BYTES: Final = {"send": None}  # messages are passed as bytes, not parsed
 REQUEST: Final[Any] = datanode_pb2.Request
 ANSWER: Final[Any] = datanode_pb2.Answer
 
-RECOVERING: Final = 8  # of a container that a reconstruction fills
+RECOVERING: Final = 8  # state of a container that a reconstruction is filling
 STATES: Final = {
     1: "OPEN",
     2: "CLOSING",

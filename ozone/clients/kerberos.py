@@ -56,7 +56,7 @@ class KerberosIdentity:
 
     def exchange(self, host: str) -> SaslExchange:
         """Return a new authentication at a server on `host`."""
-        library()  # a missing package is reported before anything is sent
+        library()  # reports a missing package before anything is sent
         server = principal_on(self.server_principal, host)
 
         def open_context() -> "KerberosContext":

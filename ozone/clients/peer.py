@@ -32,9 +32,9 @@ from suture.wire.clients.shard_writer import WholeBlock
 from suture.wire.mapping.tree_pages import BlockRows
 from suture.wire.v1 import container_pb2
 
-ROWS_KEPT_MAX: Final = 256  # of blocks whose chunks are being fetched: a few at a time
+ROWS_KEPT_MAX: Final = 256  # rows kept; chunks of a few blocks are fetched at a time
 PAGE_BLOCKS: Final = 32  # rows of one shard at a time, of up to 64 KiB each
-CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before it answers
+CLOSE_WAIT_S: Final = 270.0  # the datanode answers after building a tree of 500,000 blocks
 
 
 class OzonePeer:
@@ -49,7 +49,7 @@ class OzonePeer:
         self._tree: Tree | None = None
         self._rows: dict[BlockId, BlockData] = {}
 
-    # its tree
+    # The replica's tree.
 
     def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
         """Fetch the tree of the replica and return its summary."""
@@ -103,7 +103,7 @@ class OzonePeer:
             meter.tree_bytes += len(data)
         return data
 
-    # blocks and bytes
+    # Blocks and their data.
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
         """Return the facts of the shard. Ozone does not report the index of a shard, so the report
@@ -153,7 +153,7 @@ class OzonePeer:
     def _cached_block(self, block: BlockData) -> BlockData:
         row = _recorded(block) if self._index else block
         if len(self._rows) >= ROWS_KEPT_MAX:
-            self._rows = {}  # another thread that still fills the old one requests it again
+            self._rows = {}  # threads that still fill the old dictionary request rows again
         self._rows[block.block_id] = row
         return row
 
@@ -186,7 +186,7 @@ class OzonePeer:
             )
         return chunk, data
 
-    # filling
+    # Writing a shard.
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
         """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of

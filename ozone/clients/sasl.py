@@ -27,7 +27,7 @@ RESPONSE: Final = 4
 WRAP: Final = 5
 KERBEROS: Final = "KERBEROS"
 OFFER_BYTES: Final = 4
-RECEIVED_BYTES_MAX: Final = 64 * 1024  # as Hadoop's clients say; its servers send longer answers
+RECEIVED_BYTES_MAX: Final = 64 * 1024  # the limit that Hadoop's clients state; servers exceed it
 
 
 class ProtectionLevel(IntEnum):

@@ -23,8 +23,8 @@ from suture.errors import Code, RefusedError, UnavailableError
 PROTOCOL: Final = "org.apache.hadoop.hdds.scm.protocol.StorageContainerLocationProtocol"
 PROTOCOL_VERSION: Final = 1
 METHOD: Final = "submitRequest"
-CLIENT_VERSION: Final = 4  # knows erasure coding, which the SCM hides from older clients
-WINDOW: Final = 128  # calls in flight; some 200 bytes each, so all of them fit into any buffer
+CLIENT_VERSION: Final = 4  # a client that knows erasure coding, which the SCM hides from others
+WINDOW: Final = 128  # calls in flight; at 200 bytes each, all fit into any buffer
 CALL_ID_END: Final = 2**31
 CLIENT_ID_BYTES: Final = 16
 STATUS_OK: Final = 1
@@ -124,7 +124,7 @@ class OzoneScmClient:
                     return
                 answer = connection.receive()
                 if answer.call_id not in asked:
-                    continue  # to a call of an unfinished iteration
+                    continue  # answers a call of an earlier, unfinished iteration
                 told = self._decode_response(answer)
             except (_RetryElsewhere, UnavailableError) as error:
                 again += asked.values()
@@ -179,7 +179,7 @@ class OzoneScmClient:
     ) -> None:
         free = self.manners.window - len(asked)
         if free * 2 < self.manners.window:
-            return  # half a window at a time: fewer, larger writes
+            return  # send half a window at a time: fewer, larger writes
         wanted, again[:] = again[:free], again[free:]
         wanted += islice(rest, free - len(wanted))
         frames = []

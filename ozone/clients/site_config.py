@@ -17,7 +17,7 @@ from ozone.clients.sasl import ProtectionLevel
 from suture.errors import Code, RefusedError
 
 FILES: Final = ("core-site.xml", "hdfs-site.xml", "ozone-site.xml")
-DEPTH_MAX: Final = 20  # substitutions in one value, as in Hadoop
+DEPTH_MAX: Final = 20  # maximum substitutions in one value, as in Hadoop
 VARIABLE: Final = re.compile(r"\$\{([^}$\s]+)\}")
 ENVIRONMENT: Final = "env."
 CLIENT_PORT: Final = ("client", 9860)

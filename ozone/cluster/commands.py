@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ozone.cluster.export import ExportResult
     from ozone.cluster.reconcile import ReconcileReport
 
-PER_MINUTE: Final = 60.0  # a datanode runs a few at a time; none should wait for hours in a queue
+PER_MINUTE: Final = 60.0  # datanodes run a few at a time; none should queue for hours
 
 
 def export_command(
@@ -63,7 +63,7 @@ def export_command(
     from ozone.cluster.export import (
         ExportOptions,
         export,
-    )  # needs Parquet, which a scrub does without
+    )  # imported late: needs Parquet, which a scrub does not
 
     scrubs = read_scrubs(findings) if findings else NOTHING_SCRUBBED
     config = site_config(ozone_conf)
@@ -156,7 +156,7 @@ def reconcile_command(
     except SutureError as error:
         if as_json:
             error.facts |= orders.sent()
-        elif orders.is_begun:  # sent orders must be reported, whatever ended the rest
+        elif orders.is_begun:  # report orders that were sent, whatever ended the run
             print_orders(orders, as_json=False)
         raise
     except KeyboardInterrupt:

@@ -157,7 +157,7 @@ class _Export:
         self.gone_count += page.gone_count
         known = self.cluster.open_pipelines
         if any(snapshot_rows.lacks_pipeline(info, known) for info, _ in page.containers):
-            self.cluster.list_pipelines()  # some are created and closed all the time
+            self.cluster.list_pipelines()  # pipelines are created and closed all the time
         ids = [info.container_id for info, _ in page.containers] or [0]
         scrubbed = self.scrubs.between(ids[0], ids[-1])
         containers: list[Row] = []

@@ -34,9 +34,9 @@ class RowOutcome(StrEnum):
 
     SHOWN = "SHOWN"  # not sent, because of the dry run
     ORDERED = "ORDERED"  # the SCM has ordered the datanodes to reconcile
-    REFUSED = "REFUSED"  # the SCM gives the reason
+    REFUSED = "REFUSED"  # the SCM rejected it, with a reason
     NOT_KNOWN = "NOT_KNOWN"  # sent, but no answer came
-    NOT_SENT = "NOT_SENT"  # the run was stopped before
+    NOT_SENT = "NOT_SENT"  # the run was stopped before this row
     EXPIRED = "EXPIRED"  # the plan is too old
     EXPLAINED = "EXPLAINED"  # there is no difference that Ozone could repair
 
@@ -188,7 +188,7 @@ def reconcile(wish: ReconcileOptions, orders: ReconcileReport, told: Callable[[]
 def _left_out(row: ReconcileRow, now_ms: int) -> tuple[RowOutcome, str] | None:
     if row.checksum_class == EXPLAINED:
         return RowOutcome.EXPLAINED, "roots differ, and the replicas hold the same"
-    if row.reason.split("; ")[0] == COMMIT_ID_BEHIND:  # reported last: it is the only reason
+    if row.reason.split("; ")[0] == COMMIT_ID_BEHIND:  # if this reason is first, it is the only one
         return (
             RowOutcome.EXPLAINED,
             "Ozone takes over no commit id where trees are equal (HDDS-16011)",

@@ -80,7 +80,7 @@ class ScrubFindings:
                 damage,
                 None if root == NO_ROOT else root,
                 None if settled == NO_ROOT else settled,
-            )  # of two results the later counts
+            )  # a later result replaces an earlier one
         return found
 
 
@@ -113,7 +113,7 @@ def _rows(volume: dict[str, Any], numbers: dict[str, int]) -> Iterable[tuple[int
     storage = numbers.setdefault(str(volume["storage_id"]), len(numbers))
     for found in volume["containers"]:
         if not found["read_at_ms"]:
-            continue  # skipped or refused: nothing is known
+            continue  # skipped or refused, so nothing is known
         tree = found["tree"]
         is_settled = tree["agreement"] in _SETTLED.get(found["status"], ())
         yield (

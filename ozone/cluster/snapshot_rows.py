@@ -13,7 +13,7 @@ from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STAT
 from ozone.cluster.listings import datanode_id, pipeline_id
 from ozone.cluster.scrubs import ScrubbedReplica
 
-Row = dict[str, Any]  # by column name; nullable ones may be absent
+Row = dict[str, Any]  # values by column name; nullable columns may be absent
 
 TYPES: Final = {1: "RATIS", 2: "STAND_ALONE", 4: "EC"}  # ReplicationType
 STATES: Final = {  # LifeCycleState
@@ -79,7 +79,7 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportCont
         "sequence_id": max(info.sequence_id, 0),
         "key_count": info.key_count,
         "used_bytes": info.used_bytes,
-        # it may have changed since the export began
+        # The state may have changed since the export began.
         "state_since_ms": min(info.state_since_ms, instant.as_of_ms),
         "pipeline_alive": state == "OPEN" and not lacks_pipeline(info, open_pipelines),
         "suppressed": info.suppressed,
@@ -99,7 +99,7 @@ def replica_row(
         raise UnsupportedValue(f"a replica in state {replica.state}")
     root, settled_root = root_of(replica), None
     if scrubbed is not None and scrubbed.root == replica.checksum:
-        root, settled_root = scrubbed.root, scrubbed.settled_root  # even if the tree's root is 0
+        root, settled_root = scrubbed.root, scrubbed.settled_root  # valid even if the root is 0
     row = {
         "container_id": replica.container_id,
         "datanode_id": datanode_id(replica.datanode),

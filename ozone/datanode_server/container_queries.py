@@ -14,7 +14,7 @@ from ozone.disk.encoding import encode_tree_file
 from suture.errors import Code, RefusedError
 
 ECHO_BYTES_MAX: Final = 4 * 1024**2
-CONTAINERS_MAX: Final = 1_000  # in one list; some 40 bytes each
+CONTAINERS_MAX: Final = 1_000  # maximum containers in one list, of 40 bytes each
 KEY_VALUE: Final = 1  # Ozone's number for its only type of container
 STATES: Final = {
     ReplicaState.OPEN: 1,

@@ -26,9 +26,9 @@ from suture.wire.server.limited_server import BoundServer, bind_server
 
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # a chunk of 32 MiB and its envelope
 COSTS: Final = {
-    "send": 2 * MESSAGE_BYTES_MAX,  # a message as gRPC has it, and its content
-    "upload": 48 * 1024**2,  # as ImportContainer
-    "download": 8 * 1024**2,  # as ReadBlock
+    "send": 2 * MESSAGE_BYTES_MAX,  # the message in gRPC, and its content
+    "upload": 48 * 1024**2,  # like Suture's ImportContainer
+    "download": 8 * 1024**2,  # like Suture's ReadBlock
 }
 
 

@@ -10,7 +10,7 @@ from ozone.messages import serving_pb2
 from suture.errors import Code, RefusedError
 
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
-FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around its payload
+FRAME_BYTES_MAX: Final = 4 * 1024  # bytes of an answer around its payload
 
 REQUEST: Final[Any] = serving_pb2.Request
 ANSWER: Final[Any] = serving_pb2.Answer

@@ -37,11 +37,11 @@ from ozone.disk.encoding import encode_row
 from suture.errors import Code, RefusedError
 from suture.wire.mapping import codec
 
-BUFFERED: Final = 1  # readChunkVersion: the answer in buffers of a window each
+BUFFERED: Final = 1  # readChunkVersion: the client wants one buffer per window
 BUFFER_BYTES_MIN: Final = 4 * 1024
-PIECE_BYTES: Final = 1024**2  # per message of a stream, unless requested otherwise
+PIECE_BYTES: Final = 1024**2  # data per message of a stream, unless requested otherwise
 PIECE_BYTES_MAX: Final = 16 * 1024**2
-ITEM_BYTES_MAX: Final = 8  # of an answer, around each row in it
+ITEM_BYTES_MAX: Final = 8  # bytes of an answer around each row in it
 
 
 class ReadCommands:
@@ -62,7 +62,7 @@ class ReadCommands:
             DatanodeCommand.READ_BLOCK: self._stream,
         }
 
-    # rows
+    # Commands that return rows.
 
     def _block(self, asked: CommandRequest) -> Body:
         found = self._readable(asked, asked.body.block_id)
@@ -123,7 +123,7 @@ class ReadCommands:
             )
         return found
 
-    # bytes
+    # Commands that return data.
 
     def _chunk(self, asked: CommandRequest) -> Body:
         wish = asked.body

@@ -9,12 +9,12 @@ OTHERWISE: Final = {
     Code.INELIGIBLE: Result.UNSUPPORTED_REQUEST,
     Code.UNAUTHENTICATED: Result.BLOCK_TOKEN_VERIFICATION_FAILED,
     Code.WRONG_DATANODE: Result.INVALID_ARGUMENT,
-    Code.BLOCK_NOT_COMMITTED: Result.NO_SUCH_BLOCK,  # Ozone knows committed blocks only
+    Code.BLOCK_NOT_COMMITTED: Result.NO_SUCH_BLOCK,  # in Ozone, only committed blocks exist
     Code.OVERLAPPING_CHUNK: Result.OVERWRITE_FLAG_REQUIRED,
     Code.CHUNK_GAP: Result.CHUNK_FILE_INCONSISTENCY,
-    # On this code a client of Ozone continues in another container.
+    # If an Ozone client receives this code, it continues in another container.
     Code.CONTAINER_NOT_OPEN: Result.CLOSED_CONTAINER_IO,
-    # Nothing is known to be wrong with the data: the caller tries another replica, or retries.
+    # The data may be undamaged: the caller tries another replica, or retries.
     Code.BUSY: Result.IO_EXCEPTION,
     Code.CANCELLED: Result.IO_EXCEPTION,
     Code.UNAVAILABLE: Result.IO_EXCEPTION,

@@ -22,8 +22,8 @@ from merkle.tree_building import TreeBuilder, build_from_rows
 from ozone.disk.treefile import CHECKSUM_MAX
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 
-ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads, but not four times in a row
-REREAD_BYTES_MAX: Final = 64 * 1024**2  # of damaged chunks, per tree: a moment's reading
+ATTEMPTS_MAX: Final = 4  # a scan may commit between two reads, but not four times in a row
+REREAD_BYTES_MAX: Final = 64 * 1024**2  # data of damaged chunks to read per tree; takes a moment
 
 
 @dataclass(frozen=True, slots=True)

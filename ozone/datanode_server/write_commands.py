@@ -25,9 +25,9 @@ from suture.runtime.ports import Leases
 from suture.wire.mapping import codec
 from suture.wire.server.authorization import DONE, Audit
 
-OPEN: Final = 1  # Ozone's numbers of states
+OPEN: Final = 1  # these are Ozone's numbers of states
 RECOVERING: Final = 8
-NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has ordered
+NO_SEQUENCE: Final = Bcsid(0)  # commit id of commits to shards, which no Raft has ordered
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class WriteCommands:
             DatanodeCommand.DELETE_CONTAINER: self._audited("DeleteContainer", self._delete),
         }
 
-    # making and filling
+    # Creating and writing shards.
 
     def _create(self, asked: CommandRequest) -> Body:
         """Create an open, empty shard, or a RECOVERING one for a reconstruction."""
@@ -120,7 +120,7 @@ class WriteCommands:
                 f"container {asked.container_id} has replica index {here} here, not {index}",
             )
 
-    # closing and removing
+    # Closing and deleting shards.
 
     def _close(self, asked: CommandRequest) -> Body:
         """Close a shard. Raise RefusedError for an UNHEALTHY replica, which cannot be closed."""
@@ -156,7 +156,7 @@ class WriteCommands:
             raise _replicated(asked.container_id)
         return facts
 
-    # around all of them
+    # Common parts of all commands.
 
     def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
         """Hold the container's lease during the body. Wait for the lease until the caller's

@@ -28,7 +28,7 @@ from suture.wire.server.authorization import PLAINTEXT
 from suture.wire.server.blocked_calls import account_of
 from suture.wire.server.rate_limit import CallerRateLimiter
 
-SAID_CHARS_MAX: Final = 500  # of an error message
+SAID_CHARS_MAX: Final = 500  # limit of an error message
 NOT_SERVED: Final[Mapping[DatanodeCommand, str]] = {
     DatanodeCommand.UPDATE_CONTAINER: "the metadata of a container is not changed here",
     DatanodeCommand.DELETE_BLOCK: "blocks are deleted by commands of the storage container manager",

@@ -29,8 +29,8 @@ from merkle.replica import (
 from ozone.disk.messages import BLOCK_DATA, BLOCK_OUTLINE, parse
 from ozone.disk.unsupported_format import UnsupportedFormat
 
-INCREMENTAL: Final = "incremental"  # a metadata key: the last chunk is in the other table
-ROW_BYTES_MAX: Final = 64 * 1024**2  # 65,535 chunks with 256 checksums of 4 bytes
+INCREMENTAL: Final = "incremental"  # metadata key of a block whose last chunk is in the other table
+ROW_BYTES_MAX: Final = 64 * 1024**2  # a row of 65,535 chunks with 256 checksums of 4 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
 def _check_counts(block_id: BlockId, row: bytes) -> None:
     """Raise UnsupportedFormat if a row has too many messages. The check avoids parsing them, which
     would allocate about 100 bytes for each."""
-    if len(row) <= 2 * CHUNKS_PER_BLOCK_MAX:  # an empty one has two bytes
+    if len(row) <= 2 * CHUNKS_PER_BLOCK_MAX:  # an empty message has two bytes
         return
     outline = parse(BLOCK_OUTLINE, row)
     for what, count in (("chunks", len(outline.chunks)), ("notes", len(outline.metadata))):

@@ -25,12 +25,12 @@ from suture.errors import Code, UnavailableError, missing_extra
 if TYPE_CHECKING:
     from rocksdict import Rdict
 
-ATTEMPTS_MAX: Final = 8  # consecutive compactions between listing and opening: one is rare
+ATTEMPTS_MAX: Final = 8  # attempts to list and open; a compaction in between is rare
 OPENING_THREADS: Final = 4
-UNCHANGED_S: Final = 30.0  # a failing database is not retried for each container;
-CHANGED_S: Final = 5.0  # retried sooner if the datanode keeps writing to it
-ITEMS_PER_BATCH: Final = 4_096  # column operations want many rows, but not megabytes
-BATCH_BYTES: Final = 4 * 1024**2  # many times as many rows of small blocks; one row may be larger
+UNCHANGED_S: Final = 30.0  # time until an unchanged, failing database is opened again
+CHANGED_S: Final = 5.0  # the same if the datanode has written to it meanwhile
+ITEMS_PER_BATCH: Final = 4_096  # enough for operations on columns, without using megabytes
+BATCH_BYTES: Final = 4 * 1024**2  # far more than a batch of small blocks; one row may exceed it
 SUFFIXES: Final = (".log", ".sst", ".blob")
 GROWING: Final = (".log",)  # every write appends to it; every flush appends to the manifest
 MANIFEST: Final = "MANIFEST-"
@@ -106,7 +106,7 @@ class DatabaseView:
             with _reading(self._path):
                 while len(keys) < ITEMS_PER_BATCH and left_bytes > 0:
                     if not cursor.valid():
-                        cursor.status()  # raises if the end is due to an error
+                        cursor.status()  # raises if the iteration ended because of an error
                         is_more = False
                         break
                     key: bytes = cursor.key()
@@ -195,7 +195,7 @@ class ContainerDatabase:
         except UnavailableError as error:
             self._failure = _Failure(error, before, time.monotonic())
             raise
-        # If it grew while it was opened, the next call opens it again.
+        # If the database grew while it was opened, the next call opens it again.
         self._signature = before if before == signature(self._path) else ()
         return self._view
 
@@ -207,7 +207,7 @@ class ContainerDatabase:
             except UnavailableError as error:
                 failures.append(error)
                 if len(failures) > 1 and str(failures[-2]) == str(error):
-                    break  # nothing changed: retrying will not help
+                    break  # no file has changed, so a retry will not help
         raise failures[-1]
 
     def _open_once(self) -> DatabaseView:
@@ -248,11 +248,11 @@ def _check_names(path: Path, names: list[str]) -> None:
 def _options(rocks: Any) -> Any:
     options = rocks.Options(raw_mode=True)
     options.create_if_missing(False)
-    options.set_max_open_files(-1)  # opened at once, so removed files stay
+    options.set_max_open_files(-1)  # open all files at once, so that removed ones stay readable
     options.set_max_file_opening_threads(OPENING_THREADS)
     options.set_skip_stats_update_on_db_open(True)
-    # A log that ends within an entry is being written. One with an error before its end is damaged,
-    # and skipping the rest would make rows seem lost.
+    # A log that ends within an entry is being written. A log with an error before its end is
+    # damaged; skipping the rest of it would make rows seem lost.
     options.set_wal_recovery_mode(rocks.DBRecoveryMode.tolerate_corrupted_tail_records())
     return options
 

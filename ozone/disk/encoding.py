@@ -33,9 +33,9 @@ follows."""
 STRIPES: Final = "ozone.stripe_checksums."
 """Key prefix of numbered notes that together contain all stripe checksums, used if one note per
 checksum would be too many. The concatenated records are split and encoded in base64."""
-RECORD: Final = struct.Struct(">QI")  # offset, bytes that follow
-PACKED_BYTES: Final = 3_072  # in one note: 4,096 characters, the limit of Suture's RPCs
-NOTES_MAX: Final = 64  # per block: the limit of Suture's RPCs (suture/wire/mapping/codec.py)
+RECORD: Final = struct.Struct(">QI")  # offset of the chunk, number of bytes that follow
+PACKED_BYTES: Final = 3_072  # bytes in one note: 4,096 characters, the limit of Suture's RPCs
+NOTES_MAX: Final = 64  # notes per block, a limit of Suture's RPCs (suture/wire/mapping/codec.py)
 
 
 def decode_noted(
@@ -63,7 +63,7 @@ def decode_noted(
             for chunk in message.chunks
             if chunk.stripe_checksum
         )
-    notes.pop(INCREMENTAL, None)  # its last chunk is now among the others
+    notes.pop(INCREMENTAL, None)  # obsolete, because the last chunk is now among the others
     forms = ({**notes, **form(stripes)} for form in (_each, _packed))
     kept = next(filter(_fits, forms), notes)
     return replace(stored, block=replace(stored.block, metadata=tuple(kept.items())))

@@ -26,7 +26,7 @@ VERSION_BYTES_MAX: Final = 64 * 1024
 HDDS: Final = "hdds"
 STORAGE_TYPE: Final = re.compile(r"^\[\w+\](?=/|file:/)")
 FILE_URI: Final = re.compile(r"^file:/+")
-OF_CLUSTER: Final = "CID-"  # begins a cluster id; before SCM HA the directory had the id of the SCM
+OF_CLUSTER: Final = "CID-"  # prefix of a cluster id; before SCM HA, the directory had the SCM's id
 SUBFOLDERS: Final = 256  # containerDir0 .. containerDir255
 DATABASE: Final = "container.db"
 
@@ -122,7 +122,7 @@ def local_path(place: Path) -> Path:
     entry may begin with a storage type, and may be a `file:` URI. Other paths are returned
     unchanged."""
     text = STORAGE_TYPE.sub("", str(place))
-    path = FILE_URI.sub("/", text)  # pathlib has made one slash of several
+    path = FILE_URI.sub("/", text)  # the pattern has one slash, because pathlib merges several
     return Path(path if path == text else unquote(path))
 
 

@@ -21,15 +21,15 @@ from ozone.disk.messages import DELETED_BLOCKS, parse
 
 SEPARATOR: Final = b"|"
 AFTER_SEPARATOR: Final = b"}"
-INTERNAL: Final = b"#"  # Ozone's own entries beside the blocks
+INTERNAL: Final = b"#"  # prefix of Ozone's own entries beside the blocks
 NUMBER: Final = struct.Struct(">q")
 RECORDED_ROOT: Final = "#DATACHECKSUM"
 BYTES_USED: Final = "#BYTESUSED"
 BLOCK_COUNT: Final = "#BLOCKCOUNT"
 
-ID_DIGITS: Final = len(str(ID_MAX))  # a number of fewer digits is never too large
+ID_DIGITS: Final = len(str(ID_MAX))  # a number with fewer digits is always valid
 
-KEY_START: Final = struct.Struct(">Qc")  # of schema V3: container, separator
+KEY_START: Final = struct.Struct(">Qc")  # prefix of a key in schema V3: container, separator
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -72,8 +72,8 @@ class ContainerRows:
         self._prefix = struct.pack(">Q", container_id) + SEPARATOR if schema == 3 else b""
         self._container_id = container_id
         self._condemned: frozenset[BlockId] | None = None
-        self.unknown_count = 0  # of the keys read so far, those that no block has
-        self._block_count: int | None = None  # unknown until all were read
+        self.unknown_count = 0  # number of keys read so far that are not block ids
+        self._block_count: int | None = None  # None until all rows were read
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes | None, bytes | None]]:
         """Yield each block id, the block's row, and the row of its last chunk, in ascending order

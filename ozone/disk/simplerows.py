@@ -38,24 +38,24 @@ from merkle.tree_columns import fold_blocks
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-VARINT_BYTES_MAX: Final = 9  # 63 bits: a longer number is invalid here
+VARINT_BYTES_MAX: Final = 9  # 63 bits; a longer number is not simple
 VARINT_PLACES: Final = np.arange(VARINT_BYTES_MAX)
-SHORT_MAX: Final = 127  # a length in one byte
+SHORT_MAX: Final = 127  # maximum length that fits into one byte
 NOTES_MAX: Final = 4  # entries of a block's metadata; clients write one or two
 WINDOWS_MAX: Final = 256
 SUM_BYTES: Final = 4
-TAGGED_SUM_BYTES: Final = 6  # with tag and length
+TAGGED_SUM_BYTES: Final = 6  # a checksum with its tag and length
 PADDING: Final = bytes(VARINT_BYTES_MAX + 2 * SHORT_MAX + 16)  # read by accesses beyond a row's end
 TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
 FIRST_WORD: Final = 1 << 32 | VERSION << 16 | MAGIC  # of a row of ours with one chunk
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
 
-# Tags: field number and kind, as they stand before each field.
-BLOCK_ID, NOTE, CHUNK_INFO, SIZE = 0x0A, 0x1A, 0x22, 0x28  # of a row
-CONTAINER, LOCAL, BCSID, INDEX = 0x08, 0x10, 0x18, 0x20  # of a block id
-KEY, VALUE = 0x0A, 0x12  # of a note
-NAME, OFFSET, LENGTH, CHECKSUMS = 0x0A, 0x10, 0x18, 0x2A  # of a chunk
-TYPE, WINDOW, SUM = 0x08, 0x10, 0x1A  # of its checksums
+# Tags: the field number and type that precede each field.
+BLOCK_ID, NOTE, CHUNK_INFO, SIZE = 0x0A, 0x1A, 0x22, 0x28  # fields of a row
+CONTAINER, LOCAL, BCSID, INDEX = 0x08, 0x10, 0x18, 0x20  # fields of a block id
+KEY, VALUE = 0x0A, 0x12  # fields of a metadata entry
+NAME, OFFSET, LENGTH, CHECKSUMS = 0x0A, 0x10, 0x18, 0x2A  # fields of a chunk
+TYPE, WINDOW, SUM = 0x08, 0x10, 0x1A  # fields of a chunk's checksums
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from merkle.tree_columns import fold_blocks
 from ozone.disk.messages import BLOCK_TREE, CHECKSUM_INFO, INFO_OUTLINE, parse
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # ten times the largest tree that Ozone can send
-CHUNK_BYTES_MIN: Final = 8  # in a tree: offset, length and checksum are always present
+CHUNK_BYTES_MIN: Final = 8  # minimum bytes of a chunk in a tree, whose fields are always set
 BLOCK_BYTES_MAX: Final = CHUNKS_PER_BLOCK_MAX * 40 + 64  # in a tree: with all numbers at their most
 CHECKSUM_MAX: Final = 2**32 - 1
 

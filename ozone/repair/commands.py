@@ -72,7 +72,7 @@ class RepairReport:
     quarantine: str = ""
     unfinished_count: int = 0
     recovery: Sequence[str] = ()  # parts of an earlier repair that could not be completed
-    compared: list[str] = field(default_factory=list)  # peers without data that is missing here
+    compared: list[str] = field(default_factory=list)  # peers found to have no more data
 
     @property
     def is_unknown(self) -> bool:
@@ -191,7 +191,7 @@ def _execute_repair(
             story.outcomes.extend(repair.execute(proposal, done))
         except SutureError:
             if not quiet:
-                print_outcomes(story)  # the writes up to the error
+                print_outcomes(story)  # print the writes before the error
             raise
 
 
@@ -203,7 +203,7 @@ def _address(text: str) -> PeerAddress:
     return PeerAddress(address, datanode_id)
 
 
-# --- for people ----------------------------------------------------------------------------------
+# --- output for people ---
 
 
 def print_proposal(story: RepairReport) -> None:
@@ -293,7 +293,7 @@ def print_end(story: RepairReport) -> None:
         print_note("hint: Ozone does not take back UNHEALTHY by itself; see --mark-closed")
 
 
-# --- for machines --------------------------------------------------------------------------------
+# --- output for machines ---
 
 
 def document(story: RepairReport) -> dict[str, Any]:

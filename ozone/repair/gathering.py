@@ -19,7 +19,7 @@ from ozone.repair.proposal import RepairTarget
 from ozone.repair.windows import Assembly
 from suture.errors import SutureError, UnavailableError
 
-AGREEING_MIN: Final = 2  # peers with the same bytes, where there are no checksums
+AGREEING_MIN: Final = 2  # minimum number of peers with equal bytes, without checksums
 LOCAL: Final = "here"
 
 

@@ -41,8 +41,8 @@ from suture.runtime.durable import (
     sync_directory,
 )
 
-NEW_PREFIX: Final = ".suture-new-"  # of a file that is not renamed yet; Ozone only reads *.block
-PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other to copy it from
+NEW_PREFIX: Final = ".suture-new-"  # prefix of a file before its rename; Ozone reads only *.block
+PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other block file
 
 
 @dataclass(frozen=True, slots=True)

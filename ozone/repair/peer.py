@@ -21,7 +21,7 @@ from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
 from suture.errors import Code, RefusedError
 from suture.wire.clients.block_peer import TransferCost
 
-ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
+ALGORITHM: Final = Algorithm.CRC32C  # the algorithm of Ozone's trees
 
 
 class DamagedBlocksPeer(OzonePeer):

@@ -21,7 +21,7 @@ from ozone.disk.treefile import TREE_BYTES_MAX, decode_tree
 from ozone.disk.unsupported_format import UnsupportedFormat
 from suture.errors import Code, RefusedError, UnavailableError
 
-NAMED_MAX: Final = 3  # blocks per message
+NAMED_MAX: Final = 3  # blocks that an error names
 ASKED_MAX: Final = 1_000  # blocks per query: a container may have millions
 
 
@@ -87,7 +87,7 @@ def _check(
     while not more and (asked := list(islice(common, ASKED_MAX))):
         for block_id, block in datanode.blocks(container_id, asked):
             if isinstance(block, RefusedError):
-                if block.code is not Code.NO_SUCH_BLOCK:  # deleted after the listing
+                if block.code is not Code.NO_SUCH_BLOCK:  # the block was deleted after the listing
                     raise block
             elif block.length_bytes > lengths_bytes[block_id]:
                 more.add(block_id)

@@ -38,10 +38,10 @@ from ozone.scrub.store import SCHEMA_SHARED
 from suture.errors import BlockFailed, Code, RefusedError, SutureError, UnavailableError
 from suture.runtime.clock import SystemClock
 
-THREADS: Final = 8  # chunks in progress
+THREADS: Final = 8  # number of chunks in progress
 FETCH_BYTES_MAX: Final = 64 * 1024**2
-FAILURES_MAX: Final = 8  # in a row: do not fetch everything for a disk that keeps nothing
-FOLDER: Final = "repair"  # below the state directory
+FAILURES_MAX: Final = 8  # consecutive failed writes after which the repair stops
+FOLDER: Final = "repair"  # name of a directory in the state directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class WriteResult(StrEnum):
     """The outcome of a repair for one damaged chunk."""
 
     REPAIRED = "REPAIRED"
-    ASSEMBLED = "ASSEMBLED"  # of windows from several replicas
+    ASSEMBLED = "ASSEMBLED"  # assembled from windows of several replicas
     WHOLE_NOW = "WHOLE_NOW"  # the chunk was already correct
     LEFT = "LEFT"  # unchanged: no source has the data, or the write failed
 
@@ -89,7 +89,7 @@ class ChunkRepairOutcome:
     written: WriteResult
     sources: tuple[str, ...] = ()
     message: str = ""
-    is_unknown: bool = False  # LEFT, and a peer that was not read may have the data
+    is_unknown: bool = False  # True for LEFT, if a peer that was not read may have the data
 
 
 @contextmanager

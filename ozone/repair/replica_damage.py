@@ -124,7 +124,7 @@ def _damaged(
         except (
             DamagedData,
             UnsupportedFormat,
-        ):  # the scan has reported the first, the reader the second
+        ):  # already reported by the scan or the reader
             continue
         if whole_counts.get(block_id) == len(stored.block.chunks) or not stored.block.chunks:
             continue

@@ -22,12 +22,12 @@ from ozone.scm_link.messages import LOW, PEER, NodeOperationalState, ScmCommandT
 from suture.errors import Code
 from suture.wire.v1 import scm_pb2
 
-STANDALONE: Final = b"STANDALONE"  # where clients are served
-REPLICATION: Final = b"REPLICATION"  # where datanodes send each other containers
+STANDALONE: Final = b"STANDALONE"  # name of the port for clients
+REPLICATION: Final = b"REPLICATION"  # name of the port for transfers between datanodes
 PEERS_MAX: Final = 64
 HOST_BYTES_MAX: Final = 255
 PORT_MAX: Final = 65_535
-INDEX_MAX: Final = 2**32 - 1  # in Suture's protocol; larger than any replica index
+INDEX_MAX: Final = 2**32 - 1  # maximum in Suture's protocol; larger than any replica index
 INT64_END: Final = 2**63
 NEVER_REACHED: Final = (
     ID_MAX  # as a commit id: Ozone closes to CLOSED only by force, otherwise to QUASI_CLOSED

@@ -122,7 +122,7 @@ class OzoneHeartbeat:
         longest_s = max(RETRY_S_MIN, min(RETRY_S_MAX, self.interval_s))
         return jittered_backoff_s(self._failures, first_s=RETRY_S_MIN, longest_s=longest_s)
 
-    # reporting
+    # Sending reports.
 
     def _register(self) -> None:
         theirs = cluster_of(self.calls.get_version())
@@ -161,7 +161,8 @@ class OzoneHeartbeat:
 
     def _send_heartbeat(self) -> bool:
         """Send one heartbeat; return True if more reports are waiting."""
-        # Queues first: if a command leaves them meanwhile, its answer is among the statuses.
+        # Read the queues first: if a command leaves them meanwhile, its answer is among the
+        # statuses.
         queues = reports.queue_report(self.led.reporter.queues())
         statuses = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         is_full_due = self.outbox.pop_full_report_request() or self._is_full_due()
@@ -242,7 +243,7 @@ class OzoneHeartbeat:
         jitter = random.uniform(0.75, 1.0)  # noqa: S311 - so that a cluster's reports spread
         self._full_due_s = self.led.clock.monotonic_s() + FULL_REPORT_INTERVAL_S * jitter
 
-    # obeying
+    # Receiving commands.
 
     def _obey(self, answer: Any) -> None:
         if answer.term > 0:
@@ -253,7 +254,7 @@ class OzoneHeartbeat:
                 command_translation.prefer_host_names(command)
             meant = command_translation.translate_command(command, self.led.clock.now_ms())
             if isinstance(meant, command_translation.Reregister):
-                self._is_registered = False  # with the manager that orders it, leader or not
+                self._is_registered = False  # register with the SCM that sent it, leader or not
             elif isinstance(meant, command_translation.UnknownCommand):
                 log.warning("ozone_command_unknown", scm=self.address, type=meant.number)
             elif not self.leads(max(0, command.term)):
@@ -304,7 +305,7 @@ class OzoneHeartbeat:
         try:
             mine = self.led.store.replica(ContainerId(_status_of(meant).container_id))
         except SutureError:
-            return False  # it is absent: the command itself will report that
+            return False  # no replica: executing the command will report that
         return mine.replica_index != meant.replica_index
 
     def _refuse_shard(self, meant: command_translation.TranslatedCommand) -> None:

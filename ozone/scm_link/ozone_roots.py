@@ -15,7 +15,7 @@ from ozone.datanode_server.trees import ozone_view
 from suture.errors import SutureError
 from suture.wire.v1 import container_pb2
 
-NO_ROOT: Final = 0  # Ozone's value for no tree yet
+NO_ROOT: Final = 0  # Ozone's value for a replica without a tree
 
 log = structlog.get_logger()
 

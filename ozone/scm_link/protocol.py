@@ -98,7 +98,7 @@ class DatanodeProtocol:
             self.connect()
             answer = self._decode_answer(request)
         except (RefusedError, UnavailableError):
-            self.close()  # a later answer on it may belong to this call
+            self.close()  # because a later answer on it may belong to this call
             raise
         self._used_at_s = self.now_s()
         field = kind.name.lower()

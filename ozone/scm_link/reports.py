@@ -35,7 +35,7 @@ from ozone.scm_link.messages import (
 )
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
-CURRENT_VERSION: Final = 0  # DatanodeVersion: no feature after the first is promised
+CURRENT_VERSION: Final = 0  # DatanodeVersion: announces no feature after the first version
 FULL_SHARE: Final = 0.9  # hdds.container.close.threshold
 MESSAGE_CHARS_MAX: Final = 500
 IN_SERVICE: Final = frozenset({"", "IN_SERVICE"})

@@ -22,13 +22,13 @@ from merkle.tree_columns import concatenate
 from ozone.disk.blockrow import Folds, StoredBlock, folds_of
 from ozone.disk.treefile import OzoneTree
 
-BLOCKS_NAMED_MAX: Final = 100  # of unexplained ones; the total count is always reported
+BLOCKS_NAMED_MAX: Final = 100  # unexplained blocks to list; their total is always reported
 
 
 class Agreement(StrEnum):
     """The result of comparing Ozone's tree of a replica with the rows and the data."""
 
-    EQUAL = "EQUAL"  # the tree is the fold of the rows
+    EQUAL = "EQUAL"  # the tree equals the one computed from the rows
     EXPLAINED = "EXPLAINED"  # Ozone's scanner computes this tree from the same data
     DAMAGE = "DAMAGE"  # the damage that the scrub found explains the differences
     UNEXPLAINED = "UNEXPLAINED"  # some differing block has no explanation
@@ -39,9 +39,9 @@ class ChecksumDifferenceReason(StrEnum):
     """Reason why Ozone's scanner computes another checksum than the writer, or none, for an
     undamaged block."""
 
-    NO_CHECKSUMS = "NO_CHECKSUMS"  # chunks of checksum type NONE
-    NO_CHUNKS = "NO_CHUNKS"  # a padding block of a small erasure-coded key
-    LAST_CHUNK = "LAST_CHUNK"  # a file that was synced and never closed
+    NO_CHECKSUMS = "NO_CHECKSUMS"  # the block has chunks of checksum type NONE
+    NO_CHUNKS = "NO_CHUNKS"  # the block is the padding of a small erasure-coded key
+    LAST_CHUNK = "LAST_CHUNK"  # the file was synced and never closed
 
 
 UNREADABLE: Final = frozenset(

@@ -30,9 +30,9 @@ from scanner.unreadable_verdict import UnreadableRecord
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
 
 FORMAT: Final = 1
-BUSY_S: Final = 10.0  # an operator may have it open in another tool
-PRIMARY: Final = 0xFF  # of SQLite's codes: higher bits say where it happened
-SCANS_KEPT: Final = 20  # per container
+BUSY_S: Final = 10.0  # wait for a lock, because another tool may have the file open
+PRIMARY: Final = 0xFF  # mask of SQLite's primary error code
+SCANS_KEPT: Final = 20  # number of scans kept per container
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS results(container_id INTEGER PRIMARY KEY, read_at_ms INTEGER NOT NULL,
@@ -101,7 +101,7 @@ class History:
                 yield self._base
                 self._base.execute("COMMIT")
             except BaseException:
-                if self._base.in_transaction:  # SQLite ends it itself if the disk is full
+                if self._base.in_transaction:  # if the disk is full, SQLite has already rolled back
                     self._base.execute("ROLLBACK")
                 raise
 
@@ -109,7 +109,7 @@ class History:
         """Close the file."""
         self._base.close()
 
-    # results
+    # Results.
 
     def put(self, result: ContainerResult, *, is_whole: bool) -> None:
         """Store a container's result durably, replacing the earlier one.
@@ -191,7 +191,7 @@ class History:
             for table in ("results", "findings", "scans", "cursors", "doubts"):
                 base.executemany(f"DELETE FROM {table} WHERE container_id=?", gone)  # noqa: S608
 
-    # places and doubts
+    # Cursors and unreadable records.
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
         """Return the cursor of an unfinished read; None if there is no valid cursor."""
@@ -224,7 +224,7 @@ class History:
             row = (container_id, encode_doubt(doubt))
             base.execute("INSERT OR REPLACE INTO doubts VALUES(?,?)", row)
 
-    # rounds
+    # Rounds.
 
     def begin_round(self, now_ms: int, *, restart: bool) -> int:
         """Return the start of the current round in milliseconds. Begin a new round if there is
@@ -252,7 +252,7 @@ class History:
 def _facts(result: ContainerResult) -> dict[str, Any]:
     facts = asdict(result)
     del facts["findings"]
-    # In the format before these facts existed, so that an older program can read it.
+    # Omit facts with their default value, so that an older program can read the result.
     if result.is_verified:
         del facts["is_verified"]
     if not result.lost_rows:

@@ -38,7 +38,7 @@ class FileKind(StrEnum):
     """The kind of object at a place."""
 
     NOTHING = "nothing"
-    EMPTY = "directory without any file"  # distinguished for containers only
+    EMPTY = "directory without any file"  # distinguished from DIRECTORY for containers only
     DIRECTORY = "directory"
     FILE = "file"
     LINK = "link to what belongs there"
@@ -49,7 +49,7 @@ class PathVerdict(StrEnum):
     """The verdict on a container, given the object at one of its places."""
 
     SILENT = "-"  # nothing is reported
-    READ = "read"  # its contents are read, and its bytes have the verdict
+    READ = "read"  # the contents are read, and the data determines the verdict
     NOTED = "noted"  # a finding without loss of data
     SKIPPED = "SKIPPED"
     DOUBTFUL = "DOUBTFUL"

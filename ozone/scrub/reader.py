@@ -47,10 +47,10 @@ from scanner.scan_outcome import ScanOutcome
 from suture.errors import Code, RefusedError
 from suture.runtime.durable import block_errors
 
-VIEW_AGE_S: Final = 60.0  # usable row age at the start: differences are looked up again
+VIEW_AGE_S: Final = 60.0  # maximum age of rows at the start; after a mismatch they are read again
 SUFFIX: Final = ".block"
-SKIPPED_MAX: Final = 100  # blocks that cannot be judged, by name; their count is always reported
-LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # rows are read a batch ahead of the files
+SKIPPED_MAX: Final = 100  # blocks without a verdict to list; their total is always reported
+LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # lengths kept; rows are read one batch ahead of the files
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 RowsSince = Callable[[float], ContainerRows]
@@ -127,7 +127,7 @@ class OzoneReader:
         self._rows_since = rows_since
         self.rows = rows_since(began_at_s)
         self._looked_at_s = began_at_s
-        self._rows_age_s = VIEW_AGE_S  # opening a database takes a second, and there are many looks
+        self._rows_age_s = VIEW_AGE_S  # not 0, because opening a database takes a second
         self._buffers = buffers or ReadBuffers()
         self._pieces = pieces
         self._insists = insists
@@ -198,7 +198,7 @@ class OzoneReader:
         """Id of the container."""
         return self._paths.container_id
 
-    # rows
+    # Rows.
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
         """Yield the blocks by ascending id, each as a row in Suture's form (`merkle.blockrow`).
@@ -235,7 +235,7 @@ class OzoneReader:
                 ledger.add(stored)
                 self._note_lengths([block_id], [stored.block.length_bytes])
                 yield block_id, encode_block(stored.block)
-        # Only valid once all rows were read.
+        # The results are valid only after all rows were read.
         self.ledger, self.skipped, self.skipped_count = ledger, skipped, skipped_count
 
     def _simple(self, batch: RowBatch) -> SimpleRows:
@@ -286,7 +286,7 @@ class OzoneReader:
         """Return the deleted blocks and their checksums, from Ozone's tree."""
         return {} if self._tree is None else self._tree.tombstones
 
-    # bytes
+    # Data.
 
     def open_block(self, block_id: BlockId) -> BlockFile:
         """Open the block's file, or the target of a link at its path. Raise FileNotFoundError if
@@ -351,7 +351,7 @@ class OzoneReader:
         del block_id, offset
         return ()
 
-    # the rest
+    # Other files and directories.
 
     def structure(self) -> Structure:
         """List the replica's files, and judge descriptor, tree file and directories."""
@@ -454,7 +454,7 @@ class OzoneReader:
         except OSError:
             return False
 
-    # when the walk is over
+    # After the scan.
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
         """Return the final outcome, without findings about blocks that were deleted during the
@@ -515,7 +515,7 @@ class OzoneReader:
             return view
 
         damaged = {}
-        with contextlib.suppress(OSError):  # if the damaged disk fails here, it stays unknown
+        with contextlib.suppress(OSError):  # if a read fails, it stays unknown whose file it is
             for block_id in block_ids:
                 block = self.block(block_id)
                 if block is not None:

@@ -21,7 +21,7 @@ class ScrubStatus(StrEnum):
     DOUBTFUL = "DOUBTFUL"  # no damage, but an operator should check the container
     MISSING = "MISSING"  # the database has rows, but the directory or all files are missing
     NOT_READ = "NOT_READ"  # rejected, or without a verdict: `why` has the reason
-    SKIPPED = "SKIPPED"  # being written: Ozone has not closed it
+    SKIPPED = "SKIPPED"  # Ozone has not closed the container, so it is being written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

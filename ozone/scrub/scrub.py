@@ -37,8 +37,8 @@ ROOT_STATE: Final = Path("/var/lib/suture-ozone")
 STATE_DIR_DEFAULT: Final = f"{ROOT_STATE} for root, else ~/.local/state/suture-ozone"
 SCRATCH: Final = "views"
 LOCK: Final = "lock"
-BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # initial rate; lower while others wait for the disk
-RESUMABLE_S: Final = 7 * 86_400.0  # older partial reads of a container are discarded
+BEGIN_BYTES_PER_S: Final = 64 * 1024**2  # initial rate; reduced while others use the disk
+RESUMABLE_S: Final = 7 * 86_400.0  # older cursors of partial reads are discarded
 WAIT_S: Final = 1.0  # poll interval for Ctrl-C
 
 
@@ -80,7 +80,7 @@ class ScrubListener:
     """
 
     begun: Callable[[OzoneVolume, int, int], None]  # the volume, containers and bytes to read
-    read: Callable[[int], None]  # bytes, after each read
+    read: Callable[[int], None]  # called after each read with its bytes
     done: Callable[[ContainerResult], None]
     failed: Callable[[OzoneVolume, Exception], None] = _is_not_told  # the volume could not be read
     absent: Callable[[Path, Exception], None] = _is_not_told  # the directory has no volume
@@ -93,7 +93,7 @@ def default_state_dir() -> Path:
         return ROOT_STATE
     try:
         home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    except RuntimeError as error:  # a user id without a passwd entry, and no HOME
+    except RuntimeError as error:  # the user id has no passwd entry, and HOME is unset
         raise RefusedError(
             Code.INVALID_CONFIG,
             f"cannot choose a directory for the state of scrubs: user {os.geteuid()} has no home",
@@ -200,7 +200,7 @@ def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None
                 while wait(futures, WAIT_S, FIRST_EXCEPTION).not_done:
                     if any(future.done() and future.exception() for future in futures):
                         break
-            finally:  # also after Ctrl-C: what was read is stored before the exit
+            finally:  # also after Ctrl-C, so that results are stored before the exit
                 shared.stop.set()
         for future in futures:
             future.result()
@@ -335,13 +335,13 @@ class _VolumeScrub:
                     buffers=self._buffers,
                     resumable_s=RESUMABLE_S,
                 )
-            except OSError as error:  # of this container: the others are read
+            except OSError as error:  # only this container failed; continue with the others
                 return self._unread(item, str(error))
             except SutureError as error:
                 is_gone = error.code is Code.CONTAINER_NOT_FOUND
                 if is_gone:
                     check_there(self._store.volume)
-                if self._store.unkept is not None:  # reported, although it cannot be stored
+                if self._store.unkept is not None:  # report the result although it cannot be stored
                     return replace(self._store.unkept, why=error_text(error))
                 why = f"moved or deleted meanwhile: {error}" if is_gone else error_text(error)
                 return self._unread(item, why, is_open=is_gone)

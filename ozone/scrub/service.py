@@ -41,7 +41,7 @@ from suture.runtime.loop import QUIET_MAX_S, ProgressMarker, Step, WorkerLoop, W
 from suture.runtime.sd_notify import SystemdNotifier, WatchdogWorker
 from suture.runtime.stop_request import StopRequest
 
-GAP_MIN_S: Final = 900.0  # between two attempts at one container
+GAP_MIN_S: Final = 900.0  # minimum time between two attempts at one container
 STOP_DEADLINE_S: Final = 30.0
 
 log = structlog.get_logger()

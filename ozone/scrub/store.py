@@ -39,10 +39,10 @@ from scanner.unreadable_verdict import incremented, is_over
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.clock import Clock
 
-SURPLUS_MAX: Final = 100  # named blocks with bytes beyond their end
+SURPLUS_MAX: Final = 100  # blocks with trailing bytes to list
 LOOKED_AT: Final = frozenset(
     {ScrubStatus.DAMAGED, ScrubStatus.DOUBTFUL}
-)  # by an operator, in the end
+)  # statuses that an operator must handle
 NOT_OVER: Final = "not everything in it was read and judged: it is read again"
 SCHEMA_SHARED: Final = 3  # one database for all containers of the volume
 
@@ -94,7 +94,7 @@ class _Doubts:
 class OzoneStore:
     """The replicas of one volume. One owner; not thread-safe."""
 
-    algorithm: Final = Algorithm.CRC32C  # Ozone's, so that trees can be compared
+    algorithm: Final = Algorithm.CRC32C  # Ozone's algorithm, so that trees can be compared
 
     def __init__(
         self, volume: OzoneVolume, history: History, scratch: Path, clock: Clock, *, database: Path
@@ -110,10 +110,10 @@ class OzoneStore:
         self.unkept: ContainerResult | None = None  # the last result, if it is not in the history
         self._held: dict[ContainerId, tuple[tuple[int, ...], int]] = {}
         self._reading: OzoneReader | None = None
-        self._begun: ContainerOnDisk | None = None  # being read, as of its start
+        self._begun: ContainerOnDisk | None = None  # the container being read, as of its start
         self.refused: tuple[ContainerResult, ...] = ()  # of the last listing for a schedule
 
-    # contents
+    # Contents of the volume.
 
     def listing(self) -> VolumeListing:
         """Read every container's descriptor. Raise VolumeFailed if the volume is no longer at its
@@ -128,7 +128,7 @@ class OzoneStore:
                 DamagedData,
                 UnsupportedFormat,
                 OSError,
-            ) as why:  # of this one only: the others are read
+            ) as why:  # only this container failed; continue with the others
                 failed[container_id] = why
         here = {replica.paths.container_id for replica in replicas}
         rows = rows_beside(self.volume, self._database, here)
@@ -182,7 +182,7 @@ class OzoneStore:
             except SutureError as error:
                 if isinstance(error, RefusedError):
                     raise
-                return 0  # reported for each container when it is to be read
+                return 0  # reported for each container when its scan begins
         try:
             return self._held_bytes(paths, seen)
         except OSError:
@@ -200,7 +200,7 @@ class OzoneStore:
             held = self._held[paths.container_id] = (version, length_bytes)
         return held[1]
 
-    # agent.scan.container_scan.ScannedStore
+    # Methods of agent.scan.container_scan.ScannedStore.
 
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume's storage id."""
@@ -343,7 +343,7 @@ class OzoneStore:
         its scan may use."""
         try:
             changed_s = replica.paths.descriptor.stat().st_mtime
-        except OSError:  # possibly just lost: the reader reports that
+        except OSError:  # the descriptor may just have been lost, which the reader reports
             return True
         return (changed_s + 2 * VIEW_AGE_S) * 1000 > self._clock.now_ms()
 
@@ -413,7 +413,7 @@ class OzoneStore:
             )
             for block_id, length_bytes in sorted(reader.surplus.items())[:SURPLUS_MAX]
         ]
-        replica = self._begun  # as its descriptor was: losing that is a finding
+        replica = self._begun  # its descriptor at the start, because losing it is a finding
         assert replica is not None
         return ContainerResult(
             container_id=facts.container_id,

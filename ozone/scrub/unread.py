@@ -33,7 +33,8 @@ def rows_beside(
         return RowsBeside()
     try:
         held = held_containers(database.view(time.monotonic() - VIEW_AGE_S)) - here
-        # A delete moves the directory away and removes the rows, in either order.
+        # Ozone deletes a container by moving its directory away and removing its rows, in either
+        # order.
         held = frozenset(one for one in held if not volume.deleted(one).exists())
         if held:
             held &= held_containers(database.view(time.monotonic()))
@@ -82,7 +83,7 @@ def _judged(
     if rule_of(place, found.kind, has_rows=has_rows).ruling is PathVerdict.READ:
         place, path = PathRole.DESCRIPTOR, paths.descriptor
         found = inspect_path(place, path)
-        if why is None:  # it appeared after its directory was listed
+        if why is None:  # the descriptor appeared after the listing
             return PathRule(PathVerdict.SILENT), ""
     rule, said = rule_of(place, found.kind, has_rows=has_rows), f"{found.words} is at {path}"
     if rows.unknown is not None and rule != rule_of(place, found.kind, has_rows=True):

@@ -37,9 +37,9 @@ KEY_BITS: Final = 2048  # hdds.key.len
 KEY_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 RENEWAL_MAX: Final = timedelta(days=28)
-RENEWAL_SHARE: Final = 3  # of the lifetime, at least
+RENEWAL_SHARE: Final = 3  # renew when a third of the lifetime is left
 CHECK_S: Final = 600.0
-PLACEHOLDER: Final = "null"  # the CA replaces it by the ids of SCM and cluster
+PLACEHOLDER: Final = "null"  # the CA replaces it by the ids of the SCM and the cluster
 
 log = structlog.get_logger()
 
@@ -75,7 +75,7 @@ class DatanodeCertificate:
         with self._lock:
             self.directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if self._is_usable():
-                with suppress(SutureError):  # the present files are good until the next check
+                with suppress(SutureError):  # the present files are valid until the next check
                     self._refresh()
             else:
                 self._request()

@@ -64,7 +64,7 @@ def datanode_access(config: SiteConfig, now_ms: Callable[[], int]) -> DatanodeAc
         open_channel = tls_channel("\n".join(service.ca_certificates()).encode())
     if has_tokens:
         keys = SecretKeys(service, now_ms)
-        keys.current()  # without permission for the key, fail before any peer is called
+        keys.current()  # fail before any peer is called if the key is not permitted
         sign = TokenSigner(keys, OWNER, now_ms).sign
     return DatanodeAccess(open_channel, sign)
 

@@ -16,11 +16,11 @@ from ozone.disk.messages import BLOCK_DATA, parse
 from ozone.security.tokens import AccessMode, SecretKey, block_token, container_token
 from suture.errors import UnavailableError
 
-CURRENT_MS: Final = 600_000  # age of the current key, before the SCM is asked again
-RETRY_MS: Final = 10_000  # after the SCM did not answer
-UNKNOWN_MS: Final = 100  # between two questions for keys that do not exist: anyone can name one
-KEYS_MAX: Final = 1_000  # a key a day, each valid for nine days, by Ozone's defaults
-LIFETIME_MS: Final = 3_600_000  # of a token
+CURRENT_MS: Final = 600_000  # age of the current key at which the SCM is asked again
+RETRY_MS: Final = 10_000  # time until the next query if the SCM did not answer
+UNKNOWN_MS: Final = 100  # time between queries for unknown keys, which anyone can name
+KEYS_MAX: Final = 1_000  # by default, Ozone makes a key a day, valid for nine days
+LIFETIME_MS: Final = 3_600_000  # lifetime of a token
 BLOCK_COMMANDS: Final = {
     DatanodeCommand.GET_BLOCK: "get_block",
     DatanodeCommand.READ_CHUNK: "read_chunk",

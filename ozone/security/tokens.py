@@ -31,9 +31,9 @@ ALGORITHMS: Final = {
     "HmacSHA384": hashlib.sha384,
     "HmacSHA512": hashlib.sha512,
 }
-TEXT_CHARS_MAX: Final = 8 * 1024  # real tokens have some 250
+TEXT_CHARS_MAX: Final = 8 * 1024  # real tokens have about 250
 PARTS: Final = 4
-BLOCK_BYTES_MAX: Final = 2**28  # any block: Ozone does not compare it
+BLOCK_BYTES_MAX: Final = 2**28  # a large value, because Ozone does not compare the size
 
 
 class AccessMode(IntEnum):

@@ -18,11 +18,11 @@ import zstandard
 from ozone.transfer.messages import Compression
 from suture.errors import Code, RefusedError
 
-HEADER_BYTES_MAX: Final = 1024**2  # between two files: headers and read-ahead
+HEADER_BYTES_MAX: Final = 1024**2  # limit between two files: headers and read-ahead
 STEP_BYTES: Final = 1024**2
-BUFFER_BYTES: Final = 64 * 1024  # read ahead by tarfile
+BUFFER_BYTES: Final = 64 * 1024  # bytes that tarfile reads ahead
 WINDOW_BYTES_MAX: Final = 32 * 1024**2  # of zstd; Ozone's own levels use at most 8 MiB
-END: Final = bytes(2 * tarfile.BLOCKSIZE)  # tarfile accepts any end
+END: Final = bytes(2 * tarfile.BLOCKSIZE)  # checked here, because tarfile accepts any end
 DESCRIPTOR: Final = "container.yaml"
 TREE_SUFFIX: Final = ".tree"
 TABLES: Final = "db"

@@ -17,9 +17,9 @@ from agent.store.operations.replica_import import ARRIVALS_MAX
 from suture.errors import Code, UnavailableError
 from suture.wire.server.blocked_calls import WAIT_S_MAX, WorkerSlots
 
-WAIT_S: Final = 300.0  # below the twelve minutes; some full containers arrive in that time
-POLL_S: Final = 1.0  # for checks that the sender is still there
-BYTES_PER_S_MIN: Final = 16 * 1024  # a full container would take four days, even packed
+WAIT_S: Final = 300.0  # less than twelve minutes; some full containers arrive in this time
+POLL_S: Final = 1.0  # interval at which a waiting import checks for its sender
+BYTES_PER_S_MIN: Final = 16 * 1024  # at this rate, a full container takes four days
 
 
 class ImportAdmission:

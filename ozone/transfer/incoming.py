@@ -57,7 +57,7 @@ from ozone.transfer.tables import SCHEMA, SEQUENCE, keep_table, rows_of
 from suture.errors import Code, RefusedError
 from suture.runtime.ports import Leases
 
-TREE_BYTES_MAX: Final = 64 * 1024**2  # twice the most that Ozone's datanodes can send each other
+TREE_BYTES_MAX: Final = 64 * 1024**2  # twice the largest tree that Ozone's datanodes can send
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +149,8 @@ class _Head:
         return ImportSpec(
             container_id=self.container_id,
             state=descriptor.state,
-            # The earlier state is unknown: at most that of a replica that is whole here and short
-            # elsewhere.
+            # The earlier state is unknown. QUASI_CLOSED only means that the replica is consistent
+            # in itself, not that it is complete.
             former_state=ReplicaState.QUASI_CLOSED if is_unhealthy else None,
             replica_index=descriptor.replica_index,
             bcsid=Bcsid(max(rows.number(SEQUENCE) or 0, 0)),
@@ -261,7 +261,7 @@ class _Reception:
         left_bytes = block.length_bytes
         self.arrival.begin_file(block.block_id, left_bytes)
         for piece in entry.pieces:
-            taken = piece[:left_bytes]  # the rest was never committed
+            taken = piece[:left_bytes]  # bytes after the committed end are dropped
             if taken:
                 chunks.feed(taken)
                 self.arrival.append(taken)

@@ -13,7 +13,7 @@ from ozone.messages import archive_pb2, services_pb2
 from suture.errors import Code, RefusedError
 
 SERVICE: Final = services_pb2.DESCRIPTOR.services_by_name["IntraDatanodeProtocolService"]
-BYTES: Final = {"upload": None, "download": None}  # codecs that pass the bytes of messages
+BYTES: Final = {"upload": None, "download": None}  # messages are passed as bytes, not parsed
 
 
 class Compression(IntEnum):

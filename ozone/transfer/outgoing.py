@@ -40,10 +40,10 @@ from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SCHEMA, SEQUENCE, write_table
 from suture.errors import Code, RefusedError
 
-DAMAGED: Final = "damage was met while it was sent"  # the reason for scanning a replica
-ROW_BYTES: Final = 1024  # per block, approximately, without the checksums of its windows
-BYTES_PER_SUM_BYTE: Final = 4096  # Ozone's windows have 16 KiB and 4 bytes of checksum each
-PLACE: Final = "/suture"  # an importer of a container writes its own
+DAMAGED: Final = "damage was met while it was sent"  # reason in the request for a scan
+ROW_BYTES: Final = 1024  # approximate size of a block's row without window checksums
+BYTES_PER_SUM_BYTE: Final = 4096  # Ozone's windows have 16 KiB and 4 bytes of checksum
+PLACE: Final = "/suture"  # directory in the descriptor; an importer writes its own
 
 
 @dataclass(frozen=True, slots=True)

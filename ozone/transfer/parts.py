@@ -9,7 +9,7 @@ from merkle.replica import ContainerId
 from ozone.transfer.entries import malformed
 from suture.wire.mapping.varint import field_tag, varint
 
-PART_BYTES: Final = 1024**2  # of an archive per message
+PART_BYTES: Final = 1024**2  # bytes of an archive per message
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,6 @@ def join_parts(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[byte
                 f"a part of container {part.container_id} at {part.offset}, expected was "
                 f"container {container_id} at {position}"
             )
-        data: bytes = part.data  # each access is a copy
+        data: bytes = part.data  # one access only, because each access copies
         position += len(data)
         yield data

@@ -171,7 +171,7 @@ class ContainerReplicator:
                     peer.hang_up()
                     break
             try:
-                return received.result()  # it may have completed after all
+                return received.result()  # the import may have completed nevertheless
             except SutureError as error:
                 if stop():
                     raise UnavailableError(Code.CANCELLED, "the transfer was stopped") from error

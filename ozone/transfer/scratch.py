@@ -22,7 +22,7 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are ma
 MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive; a database over them takes as much again
 MEMORY_FREE_BYTES_MIN: Final = 16 * MEMORY_BYTES_MAX  # several archives arrive at a time
 PREFIX: Final = "suture-archive-"
-YOUNG_S: Final = 60.0  # a newly created directory may not be locked yet
+YOUNG_S: Final = 60.0  # a newer directory may not be locked yet
 
 
 @contextmanager
@@ -74,7 +74,7 @@ class Scratch:
         path = Path(self._ends.enter_context(made))
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         self._ends.callback(os.close, fd)
-        with suppress(OSError):  # without locks, nothing is cleared
+        with suppress(OSError):  # if locks do not work, no directory is ever cleared
             fcntl.flock(fd, fcntl.LOCK_EX)  # held until this process ends
         return path
 
@@ -82,10 +82,10 @@ class Scratch:
 def clear_abandoned(memory: Path = MEMORY) -> None:
     """Remove the directories of killed processes. They are recognised by their missing locks."""
     places = [memory]
-    with suppress(OSError):  # there is no place for it on a disk
+    with suppress(OSError):  # this host has no temporary directory on a disk
         places.append(Path(tempfile.gettempdir()))
     for path in (path for place in places for path in place.glob(f"{PREFIX}*")):
-        with suppress(OSError):  # in use, another user's, or gone
+        with suppress(OSError):  # in use, owned by another user, or already removed
             if time.time() - path.stat().st_mtime < YOUNG_S:
                 continue
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

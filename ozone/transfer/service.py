@@ -38,7 +38,7 @@ from suture.wire.server.authorization import DONE, PLAINTEXT, Audit
 
 ACTION: Final = "ImportContainer"
 COMMON_NAME: Final = "x509_common_name"
-REFUSALS_KEPT_MAX: Final = 10_000  # containers whose refusal is not logged again
+REFUSALS_KEPT_MAX: Final = 10_000  # containers for which a refusal was logged
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class ReplicationService:
     monotonic_s: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._refused: dict[ContainerId, Code] = {}  # logged
+        self._refused: dict[ContainerId, Code] = {}  # container id -> code of the logged refusal
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Send one container. The container cannot change during the call."""

@@ -16,11 +16,11 @@ from typing import Final, NamedTuple
 
 from merkle.damaged_data import DamagedData
 
-BLOCKS_MAX: Final = 1_000_000  # of a table of 512 MiB, with 4 KiB each: eight times as many
+BLOCKS_MAX: Final = 1_000_000  # a table of 512 MiB has an eighth of this, in blocks of 4 KiB
 MAGIC: Final = 0x88E241B785F4CFF7
 FOOTER: Final = struct.Struct("<B40sIQ")  # checksum type, handles, format, magic
 FORMATS: Final = range(2, 7)
-NAMED_SINCE: Final = 6  # format in which the metaindex first names the index
+NAMED_SINCE: Final = 6  # since this format, the metaindex names the index
 METAINDEX_SIZE: Final = struct.Struct("<12xI24x")
 TRAILER_BYTES: Final = 5
 NONE, SNAPPY = 0, 1  # Ozone exports its tables with RocksDB's default, which is snappy
@@ -30,7 +30,7 @@ INDEX_TYPE: Final = b"rocksdb.block.based.table.index.type"
 IS_RELATIVE: Final = b"rocksdb.index.value.is.delta.encoded"
 NUMBER_BYTES_MAX: Final = 10
 COUNT_MASK: Final = 0x7FFF_FFFF  # the highest bit is a flag
-COPY_TAGS: Final = {1: 1, 2: 2, 3: 4}  # of snappy: bytes of the distance
+COPY_TAGS: Final = {1: 1, 2: 2, 3: 4}  # snappy's copy tags -> bytes of the distance
 
 
 class Handle(NamedTuple):
@@ -102,7 +102,7 @@ class _Table:
         if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:
             raise DamagedData(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")
         kind, start, size_bytes = self._data[end], handle.offset, handle.size_bytes
-        if kind == SNAPPY:  # it states its size before the content
+        if kind == SNAPPY:  # snappy's content begins with its unpacked size
             size_bytes, start = _number(self._data, start)
         elif kind != NONE:
             raise DamagedData(f"the block at byte {handle.offset} is packed by method {kind}")

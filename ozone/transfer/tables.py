@@ -21,19 +21,19 @@ from ozone.transfer.scratch import Scratch, scratch_errors
 from ozone.transfer.sorted_table import check_blocks
 from suture.errors import Code, UnavailableError
 
-SCHEMA: Final = 3  # the only one whose rows are exported for sending
-RETIRED: Final = "deleted_blocks"  # Ozone 1.4 still has it, and writes no row of schema V3 into it
+SCHEMA: Final = 3  # rows of other schemas are not exported
+RETIRED: Final = "deleted_blocks"  # Ozone 1.4 still sends it, without rows of schema V3
 SEQUENCE: Final = "#BCSID"
-DISK_ERROR: Final = "IO error"  # the prefix of RocksDB's messages for a failed or full disk
-FORMAT: Final = 5  # of sorted tables, which RocksDB 7.7 of Ozone 2.2 can read
-BUFFER_BYTES: Final = 64 * 1024  # of writes; there are none
-TABLE_BYTES_MAX: Final = {  # of each file, and of the rows in it, which may be compressed
-    BLOCKS: 512 * 1024**2,  # several times the rows of the smallest blocks
-    LAST_CHUNKS: 16 * 1024**2,  # of 100,000 files that nobody closed
+DISK_ERROR: Final = "IO error"  # prefix of RocksDB's messages about a failed or full disk
+FORMAT: Final = 5  # format of sorted tables that RocksDB 7.7 of Ozone 2.2 can read
+BUFFER_BYTES: Final = 64 * 1024  # small write buffer, because nothing is written
+TABLE_BYTES_MAX: Final = {  # limit of each file, and of its rows, which may be compressed
+    BLOCKS: 512 * 1024**2,  # several times the rows of a container with the smallest blocks
+    LAST_CHUNKS: 16 * 1024**2,  # rows of 100,000 files that were never closed
     NUMBERS: 1024**2,
-    DELETES: 8 * 1024**2,  # of 800,000 blocks to delete
+    DELETES: 8 * 1024**2,  # transactions for 800,000 blocks
 }
-ROW_BYTES_MAX: Final = 8 * 1024**2  # a gibibyte in windows of a kibibyte
+ROW_BYTES_MAX: Final = 8 * 1024**2  # a row of 1 GiB of data in windows of 1 KiB
 BLOCK_BYTES_MAX: Final = 2 * ROW_BYTES_MAX  # a row that is too large is reported as such
 STATED: Final = "rocksdb.aggregated-table-properties"
 SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
@@ -72,7 +72,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
         _check_blocks(name, files[name])
     options = _options(rocks)
     options.create_missing_column_families(True)
-    with _refused():  # all at once: each later one costs a new manifest
+    with _refused():  # create all at once, because each further one costs a manifest
         families = {name: _options(rocks) for name in names}
         database = rocks.Rdict(str(scratch / "ingested"), options, column_families=families)
     try:
