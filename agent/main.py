@@ -233,7 +233,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
     """Run the agent until `stop` is set; return its exit code."""
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
-    faulthandler.enable()  # prints a trace at a fatal signal, such as SIGBUS of a memory map
+    faulthandler.enable()  # prints a stack trace at a fatal signal, such as SIGBUS of a memory map
     set_switch_interval()
     memory.share_heaps()
     raise_limit()
@@ -344,7 +344,7 @@ def command(
     logs.redirect_stderr()
     if check:
         try:
-            from suture.terminal.output import print_json  # imports rich: not for the daemon
+            from suture.terminal.output import print_json  # imported late, because it loads rich
 
             print_json(load(config).model_dump(mode="json"))
         except SutureError as error:

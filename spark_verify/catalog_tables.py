@@ -38,7 +38,7 @@ class Catalog:
         for name in RESULTS:
             self.spark.sql(self._creation(name))
         self.withdraw([run_id], tables=(RUNS,))
-        for name in RESULTS:  # `runs` last
+        for name in RESULTS:  # the order ends with `runs`
             path = table_of(out, name, run_id=run_id, attempt=attempt)
             self._replace(path, name=name, run_id=run_id)
 

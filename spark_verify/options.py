@@ -40,11 +40,11 @@ class VerifyOptions(ConfigSection):
     replication_factor: Copies = Field(3, description="without a snapshot: copies of a container")
     ec_data: Shards = Field(3, description="without a snapshot: data shards of an EC container")
     ec_parity: Shards = Field(2, description="without a snapshot: parity shards of an EC container")
-    # With fewer, silence would look like data loss.
+    # With fewer reporting datanodes, missing reports would look like data loss.
     reporting_min_percent: Count = Field(
         50, ge=0, le=100, description="percentage of nodes that report"
     )
-    # As in Ozone's report.
+    # The same number as in Ozone's report.
     sample_max: Count = Field(100, ge=1, le=10_000, description="container ids listed per kind")
 
     @classmethod

@@ -123,7 +123,7 @@ RESULTS: Final = {
         """,
         replica=PLAN_REPLICA,
     ),
-    # The control plane reads it and checks each row again on live state.
+    # The control plane reads this table and checks each row again against its current state.
     "reconcile_plan": _table(
         "containers to reconcile, the most urgent first", _RECONCILE, replica=PLAN_REPLICA
     ),

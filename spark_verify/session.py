@@ -26,7 +26,7 @@ from spark_verify.errors import FAILURES, REASON_CHARACTERS_MAX, SparkRefused
 from spark_verify.runs import code_checksum, sources
 from suture.runtime.memory import limit_bytes
 
-ERROR_LOGGED: Final = "spark: ERROR "  # the format in log4j2.properties
+ERROR_LOGGED: Final = "spark: ERROR "  # prefix of an error in the format of log4j2.properties
 SAID_AT_EACH_START: Final = ("WARNING", "Picked up", "Setting ", "To adjust ")
 
 HINTS: Final = {
@@ -44,8 +44,8 @@ ROWS_PER_PARTITION: Final = 500_000
 """Rows per shuffle partition: few enough to aggregate in memory."""
 
 ON_WORKERS: Final = {
-    # In KiB. By default Arrow's allocator reserves 1 GiB of address space when it is loaded, which
-    # can be a task's whole limit (`spark.executor.pyspark.memory`).
+    # KiB that Arrow's allocator reserves. Its default, 1 GiB of address space, may be the whole
+    # limit of a task (`spark.executor.pyspark.memory`).
     "spark.executorEnv.MIMALLOC_ARENA_RESERVE": "65536",
 }
 """Settings of a session whose tasks run on other machines."""
@@ -58,7 +58,7 @@ QUICK_START: Final = (
     # Start with enough memory, because each step of growth is a full collection. With the first
     # compiler alone, the code cache is small, and evicted code is compiled again.
     "-XX:MetaspaceSize=256m -Xms1g -Xmn256m -XX:ReservedCodeCacheSize=256m "
-    # Do not verify Spark's ten thousand installed classes again at each start.
+    # Do not verify the ten thousand classes of Spark's installation at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """JVM options for a run of a few seconds. Such a run spends most of its time on loading and
@@ -99,9 +99,10 @@ FIXED: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
-    # Names in a snapshot may look like variables.
+    # A text from a snapshot may look like a variable reference.
     "spark.sql.variable.substitute": "false",
-    # Spark's self-checks at each rule, and its records of the calling line of each expression.
+    # Disable Spark's self-checks of each rule, and the record of the calling line of each
+    # expression.
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
@@ -135,7 +136,7 @@ def open_session(*, row_count: int, master: str = "") -> SparkSession:
         _send_modules(spark)
     _is_own[_id_of(spark)] = bool(is_own)
     for name, value in (FIXED | _fitting(row_count) if is_own else FIXED).items():
-        with suppress(*FAILURES):  # unknown or read-only in this Spark release
+        with suppress(*FAILURES):  # the option is unknown or read-only in this Spark release
             spark.conf.set(name, value)
     return spark
 
@@ -167,7 +168,7 @@ def _id_of(spark: SparkSession) -> str:
 def _send_modules(spark: SparkSession) -> None:
     """Send the modules that tasks import to the workers. Local workers may need them, too, because
     spark-submit passes only archives named .zip, .egg or .jar to workers, not wheels."""
-    # Workers may fetch it at any time, for instance to replace a dead worker.
+    # The file must stay, because workers may fetch it at any time, for instance after a restart.
     path = str(packed_modules(_scratch()))
     if spark.version.startswith("3.") and not is_connected(spark):
         spark.sparkContext.addPyFile(path)  # before 4.0, only Connect has artifacts
@@ -189,7 +190,7 @@ def packed_modules(directory: Path) -> Path:
     path = directory / f"suture_verify_{code_checksum()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sources():
-            # No time stamp: the same modules give the same archive.
+            # Without a time stamp, the same modules give the same archive.
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
     return path
 
@@ -205,7 +206,8 @@ def _start(builder: Any) -> SparkSession:
                 _name_this_user(builder)
                 session: SparkSession = builder.getOrCreate()
         except KeyboardInterrupt:
-            # PySpark removes the directory for its JVM's first message, so the JVM never ends.
+            # PySpark has removed the directory for the JVM's first message. Without the directory,
+            # the JVM would never end by itself.
             for pid in _children() - before:
                 os.kill(pid, signal.SIGTERM)
             raise
@@ -290,9 +292,9 @@ def _options(row_count: int, master: str) -> dict[str, str]:
     is_local = not master or master.startswith("local")
     if is_local:
         java += _own_hosts()
-    if not _has_entry():  # Java then has no home directory
+    if not _has_entry():  # Java would have no home directory
         java = f"{java} -Duser.home={_scratch()}"
-    if LOG_PROPERTIES.is_file():  # neither present nor needed in a zip on a cluster
+    if LOG_PROPERTIES.is_file():  # absent in a zip on a cluster, and not needed there
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
     options = {
         "spark.driver.memory": f"{_driver_mib(row_count)}m",
@@ -300,14 +302,15 @@ def _options(row_count: int, master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        # Otherwise each expression is sent with the Python line that created it.
+        # Otherwise each expression is sent together with the Python line that created it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
-        # The extension of MLlib, which loads hundreds of classes. `spark.sql.extensions` works.
+        # Do not load the extension of MLlib, which has hundreds of classes. `spark.sql.extensions`
+        # works.
         "spark.sql.extensions.test.loadFromCp": "false",
     }
     if not is_local:  # workers use their own Python, and the host name of this process
         return options | ON_WORKERS
-    # Tasks need the libraries of this interpreter; a local session reads only this variable.
+    # Tasks need the libraries of this interpreter. In a local session, only this variable sets it.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return options | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
 
@@ -353,7 +356,8 @@ def _fitting(row_count: int) -> dict[str, str]:
     )
     return {
         "spark.sql.shuffle.partitions": str(partitions),
-        # Adaptive planning replans after each stage, which costs small stages more than it saves.
+        # Adaptive planning plans again after each stage, which costs more than it saves for small
+        # stages.
         "spark.sql.adaptive.enabled": str(not is_small).lower(),
         "spark.sql.codegen.wholeStage": str(not is_small).lower(),
         "spark.sql.codegen.factoryMode": "NO_CODEGEN" if is_small else "FALLBACK",

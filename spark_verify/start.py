@@ -20,7 +20,7 @@ def main() -> None:
         from spark_verify.job import main as run
 
         run()
-    except KeyboardInterrupt:  # during imports; later the command handles it
+    except KeyboardInterrupt:  # Ctrl-C during imports; later, the command handles it
         sys.exit(ExitCode.INTERRUPTED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

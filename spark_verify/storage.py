@@ -86,7 +86,7 @@ class LocalStorage:
     def delete(self, name: str) -> None:
         """Delete a file or a directory with its content, if it exists."""
         path = Path(self.address, name)
-        with suppress(FileNotFoundError):  # another process deletes the same
+        with suppress(FileNotFoundError):  # another process has deleted the same file
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -21,8 +21,8 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
-LATENESS_SLACK: Final = 64  # obsolete deadlines that the heap may have before it is rebuilt
-TASK_TYPES_MAX: Final = 32  # types are metric labels; their names come from the agent's code
+LATENESS_SLACK: Final = 64  # obsolete entries at which the heap of deadlines is rebuilt
+TASK_TYPES_MAX: Final = 32  # limited, because types are metric labels
 
 
 class TaskPriority(IntEnum):
@@ -35,7 +35,7 @@ class TaskPriority(IntEnum):
 class TaskRejection(StrEnum):
     """Reason why a task was not queued."""
 
-    DUPLICATE = "DUPLICATE"  # the same key is queued or running
+    DUPLICATE = "DUPLICATE"  # a task with the same key is queued or running
     QUEUE_FULL = "QUEUE_FULL"
     DEADLINE_PASSED = "DEADLINE_PASSED"
     STALE_TERM = "STALE_TERM"  # the SCM that ordered it is no longer the leader

@@ -54,13 +54,13 @@ from suture.wire.v1 import datanode_pb2, scm_pb2
 
 OUT_OF_SERVICE_FACTOR: Final = 2  # ozone: hdds.datanode.replication.outofservice.limit.factor
 RECONCILE_SHARE: Final = 0.5  # share of the threads, so that replication always gets one
-RECONCILE_DEADLINE_S: Final = 6 * 3600  # a reconcile then stops, so that other commands can run
+RECONCILE_DEADLINE_S: Final = 6 * 3600  # maximum duration, so that other commands can run
 RECONSTRUCT_SHARE: Final = 0.3
 STREAMS_PER_VOLUME: Final = 2  # concurrent copies from one volume; a disk serves few streams well
-RECONSTRUCT_WEIGHT: Final = 3  # light tasks that one counts as; it reads from several datanodes
+RECONSTRUCT_WEIGHT: Final = 3  # counts as 3 light tasks, because it reads from several datanodes
 QUICK_THREADS: Final = 3  # for short commands, so that they never wait for a reconcile
 REMOVAL_THREADS: Final = 3
-PROOFS_MAX: Final = 2  # deletes that may wait for a witness; a thread is left for block deletes
+PROOFS_MAX: Final = 2  # deletes that wait for a witness; one thread is left for block deletes
 PROOF_TIMEOUT_S: Final = 3600.0
 THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
@@ -70,7 +70,7 @@ TRUSTED_SHOWN_MAX: Final = 1_000  # changes that a preview lists
 RECONCILE_BYTES: Final = 32 * 1024**2  # memory of a reconcile: chunks read ahead, peers' trees
 RECONSTRUCT_BYTES: Final = 96 * 1024**2  # memory of a reconstruction: twice the cells read ahead
 REPLICATE_BYTES: Final = 8 * 1024**2  # memory of a replication: parts in flight
-TRANSFER_THREADS: Final = 4  # readers, and as many writers, for replicas in transfer
+TRANSFER_THREADS: Final = 4  # threads that read, and threads that write, replicas in transfer
 
 TRUSTED_CHANGE: Final = MessageMap(
     datanode_pb2.TrustedChange, TrustedChange, local_id="block_id", length="length_bytes"
@@ -123,7 +123,7 @@ class CommandHandlers:
         self._config = config
         self._tools = tools
         self._clock = tools.clock
-        self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
+        self._peers: dict[tuple[str, str], Peer] = {}  # by datanode id and address
         threads = config.threads or threads_for(len(tools.store.volumes()))
         share = max(1, int(threads * RECONCILE_SHARE))
         rebuilds = max(1, int(threads * RECONSTRUCT_SHARE))
@@ -295,7 +295,7 @@ class CommandHandlers:
     def _refresh(
         self, _order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
     ) -> None:
-        self._tools.report_soon()  # each heartbeat measures the volumes
+        self._tools.report_soon()  # the heartbeat contains new measurements of the volumes
 
     def _reregister(
         self, _order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus

@@ -63,7 +63,7 @@ class CommandIntake:
         intake."""
         with self._lock:
             counts = Counter(self._counts)
-        # A command that moves to a pool meanwhile is counted twice rather than not at all.
+        # A command that moves to a pool during the count is counted twice, but never omitted.
         for queue in self._commands.queue_counts():
             counts[queue.type] += queue.count
         for task_type, count in counts.items():
@@ -85,7 +85,7 @@ class CommandIntake:
         if not is_over:
             return RetryAfter(SLICE_PAUSE_S)
         del self._refused[""]
-        if self._refused:  # one log line for all; each was answered
+        if self._refused:  # one log line for all refused commands; each was answered
             log.info("commands_rejected", **self._refused)
             self._refused.clear()
         return Idle()

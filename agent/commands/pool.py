@@ -26,7 +26,7 @@ from suture.runtime.loop import ERROR_TEXT_MAX
 from suture.runtime.tracing import span
 
 THREADS_MAX: Final = 256
-LATE_CHECK_S: Final = 10.0  # interval at which an idle thread drops tasks past their deadline
+LATE_CHECK_S: Final = 10.0  # interval at which an idle thread drops expired tasks
 SCALE_MAX: Final = 10  # ozone: hdds.datanode.replication.outofservice.limit.factor
 
 log = structlog.get_logger()
@@ -74,7 +74,7 @@ class TaskPool:
         self._clock = clock or SystemClock()
         lock = threading.Lock()
         self._work_came = threading.Condition(lock)  # idle threads wait for it
-        self._changed = threading.Condition(lock)  # `stop` waits for it
+        self._changed = threading.Condition(lock)  # `stop` waits for it until all tasks have ended
         self._queue = TaskQueue(limits)
         self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
@@ -123,7 +123,7 @@ class TaskPool:
         with self._changed:
             self._scale = factor
             self._queue.set_limits(scaled)
-            while self._add_thread():  # for waiting tasks
+            while self._add_thread():  # threads for the waiting tasks
                 pass
             self._work_came.notify_all()
 
@@ -214,7 +214,7 @@ class TaskPool:
             if on_drop is not None:
                 try:
                     on_drop(item.why)
-                except Exception:  # a worker loop must survive its callbacks
+                except Exception:  # the thread must survive errors of callbacks
                     log.exception("drop_callback_failed", **_named(item.task))
 
     def _run(self, task: Task, entry: _Entry) -> None:
@@ -231,7 +231,7 @@ class TaskPool:
             entry.body(context)
         except SutureError as error:
             log.warning("task_failed", code=error.code.value, error=str(error)[:ERROR_TEXT_MAX])
-        except Exception:  # a worker loop: log it; the thread continues
+        except Exception:  # log the error; the thread continues
             log.exception("task_crashed")
         else:
             log.info("task_finished", duration_ms=monotonic_ms(self._clock) - began_ms)

@@ -19,7 +19,7 @@ class RateCeiling:
         self._clock = clock
         self._wait = wait
         self._lock = Lock()
-        self._owed_bytes = 0.0  # work in excess of the rate at `_counted_at_s`
+        self._owed_bytes = 0.0  # bytes of work by which the rate was exceeded at `_counted_at_s`
         self._counted_at_s = clock.monotonic_s()
         self.bytes_per_s = 0
         """The rate limit in bytes per second; 0 = no limit."""

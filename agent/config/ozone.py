@@ -67,7 +67,7 @@ def external_scm_conflicts(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...
             f"addresses with {OZONE_SCHEME}, or none",
         )
     if config.ozone.conf:
-        pass  # the SCM is called with Kerberos
+        pass  # no conflict, because the SCM is called with Kerberos
     elif config.tls.certificate is not None:
         yield (
             (("node", "scm"), ("tls", "certificate")),

@@ -26,7 +26,7 @@ from suture.wire.clients.replica_peer import ShardPeer
 from suture.wire.clients.scm import ScmClient
 from suture.wire.v1 import scm_pb2
 
-NEWS_SPACING_S: Final = 0.05  # minimum time between heartbeats, so that each has many answers
+NEWS_SPACING_S: Final = 0.05  # minimum time between heartbeats, so that answers are combined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

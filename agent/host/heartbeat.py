@@ -32,7 +32,7 @@ from suture.wire.v1 import scm_pb2
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
 STATUSES_BYTES_MAX: Final = 4 * 1024**2  # per heartbeat; gRPC limits the size of a message
-LAST_COPIES_MAX: Final = 1_000  # container ids accepted from one response
+LAST_COPIES_MAX: Final = 1_000  # maximum container ids that are used from one response
 INTERVAL_S_MIN: Final = 0.05
 FULL_REPORT_INTERVAL_S: Final = 3600.0
 RETRY_S_MIN: Final = 0.2
@@ -76,7 +76,7 @@ class HeartbeatWorker:
     def __post_init__(self) -> None:
         self._sent_at_s = float("-inf")
         self._full: deque[ContainerId] | None = None
-        self._full_ended = False  # the running heartbeat has the last page of the full report
+        self._full_ended = False  # True while a heartbeat sends the last page of the full report
         self._meanwhile: set[ContainerId] = set()
         self._full_id = 0
         self._full_page = 0
@@ -277,7 +277,7 @@ class HeartbeatWorker:
         now_s = self.clock.monotonic_s()
         is_wanted = self.outbox.pop_full_report_request()
         if is_wanted:
-            self._full = None  # restart a report in progress; it may name deleted replicas
+            self._full = None  # restart a report in progress, which may name deleted replicas
         if self._full is None:
             if now_s < self._full_due_s and not is_wanted:
                 return None

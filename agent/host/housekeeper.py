@@ -11,7 +11,7 @@ from suture.runtime.clock import Clock
 from suture.runtime.loop import RetryAfter, Step
 
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
-SETTLED_S: Final = 6 * 3600.0  # time in which a clock that was wrong at the start is corrected
+SETTLED_S: Final = 6 * 3600.0  # time within which a wrong clock is corrected after a start
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from merkle.replica import ContainerId
 from suture.runtime.loop import WakeEvent
 from suture.wire.v1 import scm_pb2
 
-STATUSES_KEPT_MAX: Final = 10_000  # if the SCM is unavailable, older answers are dropped
+STATUSES_KEPT_MAX: Final = 10_000  # older answers are dropped if the SCM is unavailable
 REGISTERED: Final = "registered"
 
 

@@ -121,7 +121,7 @@ class RecoveringReplicas:
         try:
             return self.store.replica(container_id).state is ReplicaState.RECOVERING
         except SutureError:
-            return False  # removed in the meantime
+            return False  # the replica was removed in the meantime
 
     def _is_stale(self, container_id: int) -> bool:
         written_at_s = self._written_at_s.get(container_id)

@@ -121,7 +121,7 @@ class ReportExport:
                 has_ended = self._await(process)
             finally:
                 process.kill()
-                with suppress(subprocess.TimeoutExpired):  # it may wait for a hung disk
+                with suppress(subprocess.TimeoutExpired):  # the process may wait for a hung disk
                     process.wait(POLL_S)
             if not has_ended:
                 return None

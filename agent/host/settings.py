@@ -13,7 +13,7 @@ from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from suture.wire.server.descriptors import connections_that_fit
 
 CALLS_PER_THREAD: Final = 10  # admitted calls per thread; further calls are refused as BUSY
-STREAMS_MAX: Final = 100  # running calls per connection; further calls wait at the caller
+STREAMS_MAX: Final = 100  # running calls per connection; the caller delays further calls
 
 
 def web_names(config: AgentConfig) -> Sequence[str]:

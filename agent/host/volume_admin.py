@@ -105,7 +105,7 @@ class VolumeDescriber:
         service = self.store.services.of(status.volume_id)
         status.service, status.service_since_ms = service.mode.value, service.since_ms
         if not service.takes_replicas:
-            status.available_bytes = 0  # the volume accepts no new replicas
+            status.available_bytes = 0  # because the volume accepts no new replicas
         progress = self.moves.progress(status.volume_id)
         if progress is not None:
             stuck = progress.stuck.copy()

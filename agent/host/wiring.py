@@ -82,7 +82,7 @@ from suture.wire.server.blocked_calls import BlockedCalls
 from suture.wire.server.limited_server import BuiltServer
 from suture.wire.v1 import scm_pb2
 
-DISK_WRITERS: Final = 4  # threads that write client data: one or two writes on each of some disks
+DISK_WRITERS: Final = 4  # threads that write client data; a few per disk are enough
 
 log = structlog.get_logger()
 
@@ -280,7 +280,7 @@ class AgentComponents:
         dial, pulse = self.handlers.peer, self.parity_pulse
         asking = PeerQueryDeps(self.store, control_planes, dial, self.clock)
         config = self.config.scan
-        if self.leaders:  # only Suture's control planes also know a container's holders
+        if self.leaders:  # only Suture's control planes know the holders of a container
             config = config.model_copy(update={"parity_interval_s": 0, "challenge_interval_s": 0})
         self.challenges = asking.challenges(config, self.request_scan, self.meters.count_challenge)
         return asking.parity(config, self.scrub, pulse, self.stopping)

@@ -24,7 +24,7 @@ class SkipReason(StrEnum):
     LAYOUT_DIFFERS = "LAYOUT_DIFFERS"  # the local row divides these bytes into other chunks
     NO_HEALTHY_SOURCE = "NO_HEALTHY_SOURCE"  # the local chunk is damaged, and no peer has it
     NOT_EQUAL_TO_ANY_PEER = "NOT_EQUAL_TO_ANY_PEER"  # the trailing bytes may belong to the block
-    UNKNOWN_BLOCK = "UNKNOWN_BLOCK"  # no peer knows this block file, which has no row
+    UNKNOWN_BLOCK = "UNKNOWN_BLOCK"  # the block file has no row, and no peer has the block
     FOREIGN_FILE = "FOREIGN_FILE"  # not a block file; an operator must check it
 
 
@@ -36,7 +36,7 @@ class WantedChunk:
     """
 
     leaf: Leaf
-    cause: str  # a DifferenceKind, or the DamageFault that a scan found
+    cause: str  # a DifferenceKind, or the DamageFault of a finding
     sources: tuple[PeerId, ...]
     is_ordered: bool = False
 

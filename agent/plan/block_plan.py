@@ -41,7 +41,8 @@ _LEFT_ALONE: Final = {
     DifferenceKind.PEER_UNHEALTHY: SkipReason.PEER_UNHEALTHY,
     DifferenceKind.BOTH_UNHEALTHY: SkipReason.BOTH_UNHEALTHY,
 }
-# If peers are skipped for different reasons, the gravest one (the last) is reported for the chunk.
+# Skip reasons, the gravest last. If peers are skipped for several reasons, the gravest one is
+# reported.
 _SKIP_RANK: Final = tuple(SkipReason)
 
 
@@ -205,11 +206,11 @@ class _Block:
                 return leaf
         if (recorded := self._recorded(offset)) is not None:
             return recorded
-        if (overlapped := self._overlapped(offers)) is not None:  # the local row has other chunks
+        if (overlapped := self._overlapped(offers)) is not None:  # the row has other chunks there
             self.denied_by[offset] = overlapped
             self.contradicted[offset] += offers
             return None
-        if self.contested:  # peers contradict each other about this block: use none of them
+        if self.contested:  # peers contradict each other, so use none of them
             self.contradicted[offset] += offers
             return None
         if self._could_be_contradicted():
@@ -314,7 +315,8 @@ class _Block:
             entries = self.left_alone[offset]
             reason = max((reason for reason, _ in entries), key=_SKIP_RANK.index)
             peers = tuple(sorted({peer_id for _, peer_id in entries}))
-            # If the local chunk were damaged, too, the reason would be a graver one.
+            # Harmless, because the reason would be another one if the local chunk were damaged,
+            # too.
             is_harmless = reason is SkipReason.PEER_UNHEALTHY and offset in self.mine
             detail = silence(self.planning.heard.silent) if reason is SkipReason.UNCONFIRMED else ""
             self.planning.skips.append(

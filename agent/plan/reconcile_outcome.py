@@ -18,30 +18,30 @@ class ReconcileVerdict(StrEnum):
     NOTHING_TO_DO = "nothing_to_do"  # this replica lacks nothing that a peer has
     PARTIAL = "partial"  # a difference was skipped, a repair failed, or a peer did not answer
     NON_CONVERGENT = "non_convergent"  # earlier repairs had no effect on the tree
-    INTERRUPTED = "interrupted"  # stopped between chunks; the next run continues there
+    INTERRUPTED = "interrupted"  # stopped between two chunks; the next run continues there
     NO_PEER = "no_peer"  # there was no peer to compare with
 
 
 class PeerState(StrEnum):
     """Role of one peer in this reconcile."""
 
-    USED = "used"  # its tree differs, and took part in the plan
+    USED = "used"  # the peer's tree differs, and took part in the plan
     EQUAL = "equal"
     UNREACHABLE = "unreachable"
-    NO_TREE = "no_tree"  # an unknown tree is never equal, and never a reason to repair
-    NOT_COMPARABLE = "not_comparable"  # its tree uses another checksum algorithm
+    NO_TREE = "no_tree"  # a peer without a known tree is not equal, but no reason to repair
+    NOT_COMPARABLE = "not_comparable"  # the peer's tree uses another checksum algorithm
     REFUSED = "refused"  # the peer answered with an error
-    BAD_DATA = "bad_data"  # its data did not match its tree
+    BAD_DATA = "bad_data"  # the peer's data did not match its tree
 
 
 class ChunkResult(StrEnum):
     """Result for one chunk, block or file."""
 
-    REPAIRED = "repaired"  # fetched, verified, written
-    SALVAGED = "salvaged"  # its bytes were still on the disk; nothing was fetched
+    REPAIRED = "repaired"  # fetched from a peer, verified and written
+    SALVAGED = "salvaged"  # the block's bytes were still on the disk; nothing was fetched
     TRIMMED = "trimmed"
-    ADOPTED = "adopted"  # a peer's tombstone
-    REWRITTEN = "rewritten"  # descriptor or tree
+    ADOPTED = "adopted"  # a peer's tombstone was adopted
+    REWRITTEN = "rewritten"  # the descriptor or the tree was rewritten
     SKIPPED = "skipped"
     FAILED = "failed"
 

@@ -32,7 +32,7 @@ class Inventory:
     holders: dict[ContainerId, list[tuple[OfflineVolume, int]]] = field(default_factory=dict)
     files: list[SalvageFile] = field(default_factory=list)
     schemes: dict[ContainerId, Scheme] = field(default_factory=dict)
-    deleted_count: int = 0  # blocks with a tombstone on another volume; they are written, too
+    deleted_count: int = 0  # blocks with a tombstone on another volume; they are written anyway
 
     def copies(self, container_id: int, local_id: int) -> list[BlockCopy]:
         """Return all copies of a block."""

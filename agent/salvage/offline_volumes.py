@@ -22,7 +22,7 @@ from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ContainerId, ReplicaState
 from suture.errors import Code, RefusedError, SutureError
 
-MAP_BYTES: Final = 1024**3  # LMDB uses the size in the file if that is larger
+MAP_BYTES: Final = 1024**3  # minimum; LMDB uses the size in the file if it is larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class OfflineVolume:
         try:
             block = decode_block(block_id, raw)
         except DamagedData:
-            return None  # already reported
+            return None  # `blocks` has already reported the damaged row
         paths = self.layout.replica(container_id)
         return BlockCopy(
             self.name, index, block, place_of(self._rows, paths, container_id, block_id)

@@ -14,8 +14,8 @@ from typing import Final
 PLAIN: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 _-.,=+@#()[]!&~'"
 )
-EMPTY: Final = "%"  # an empty part
-PART_BYTES_MAX: Final = 180  # file systems allow 255; the rest is for suffixes
+EMPTY: Final = "%"  # name of an empty part
+PART_BYTES_MAX: Final = 180  # file systems allow 255; the rest is for suffixes of the name
 CUT_BYTES: Final = 120
 PATH_BYTES_MAX: Final = 1_000  # length of the complete path; a system call accepts 4,096
 PARTS_MAX: Final = 64

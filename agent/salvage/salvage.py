@@ -47,8 +47,8 @@ class SalvageSummary:
     written_count: int = 0
     kept_count: int = 0  # files that an earlier run had written
     written_bytes: int = 0
-    nameless_count: int = 0  # written or kept files that are blocks without a key
-    deleted_count: int = 0  # blocks deleted on another volume; they are written, too
+    nameless_count: int = 0  # number of written or kept blocks without a key
+    deleted_count: int = 0  # blocks with a tombstone on another volume; they are written anyway
     incomplete_files: list[IncompleteFile] = field(default_factory=list)
     unreadable_volumes: dict[str, str] = field(default_factory=dict)
     damaged_rows: list[str] = field(default_factory=list)

@@ -92,7 +92,7 @@ def _chunks(volume: OfflineVolume) -> Iterator[_Chunk]:
 def _read(result: SampleResult, one: _Chunk) -> None:
     """Read one chunk, judge it, and record the verdict in `result`."""
     copy = one.volume.copy(one.container_id, one.block_id, one.index)
-    if copy is None:  # the row's key is damaged: iteration finds the row, a lookup does not
+    if copy is None:  # the row's key is damaged: iteration finds it, a lookup does not
         row = f"container {one.container_id}: block {one.block_id} is not found by its key"
         if row not in result.unread:
             result.note_unread(row)

@@ -169,7 +169,7 @@ class ReadHandlers:
             if isinstance(chosen, SutureError) or chosen[1].length_bytes > BYTES_MAX:
                 continue
             found, chunk = chosen
-            with suppress(SutureError):  # ReadChunk returns the error
+            with suppress(SutureError):  # omit the chunk; ReadChunk returns the error
                 data = self._read(container_id, found, chunk.offset, chunk.length_bytes)
                 described = codec.chunk_message(chunk)
                 answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)

@@ -15,7 +15,7 @@ from suture.wire.mapping.message_map import Field, MessageMap, each
 from suture.wire.mapping.replica_columns import report_of
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
-CHUNK_OUTCOMES_MAX: Final = 1_000  # outcomes per message; it also has the full count
+CHUNK_OUTCOMES_MAX: Final = 1_000  # maximum outcomes per message, which also has their number
 TEXT_CHARS_MAX: Final = 512
 
 

@@ -52,7 +52,7 @@ class ScanHandlers:
         mode = ScanMode.FULL_SPEED if request.full_speed else ScanMode.WAIT
         if request.queue:
             mode = ScanMode.QUEUE
-        self.store.replica(container_id)  # refuses an unknown container before a scan begins
+        self.store.replica(container_id)  # raises an error if the container is unknown
         for step in self.scan(container_id, lambda: not context.is_active(), mode):
             progress = SCAN_PROGRESS.message(step)
             if step.commit is not None:
@@ -107,7 +107,7 @@ class ScanHandlers:
         if len(found) > count:
             next_id = found[count].container_id
             whole = [finding for finding in found if finding.container_id != next_id]
-            if not whole:  # one container exceeds the page: return a part, continue after it
+            if not whole:  # one container exceeds the page: return a part, continue with the next
                 next_id += 1
             found = whole or found[:count]
         return pb.ListFindingsResponse(

@@ -29,7 +29,7 @@ class ScanMode(Enum):
 
     WAIT = "wait"  # scan now, and yield to client reads
     FULL_SPEED = "full speed"  # scan now, and do not yield to client reads
-    QUEUE = "queue"  # scan after earlier requests; the only step confirms that it is queued
+    QUEUE = "queue"  # scan after earlier requests; the only step confirms the request
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]

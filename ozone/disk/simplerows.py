@@ -47,7 +47,7 @@ SUM_BYTES: Final = 4
 TAGGED_SUM_BYTES: Final = 6  # a checksum with its tag and length
 PADDING: Final = bytes(VARINT_BYTES_MAX + 2 * SHORT_MAX + 16)  # read by accesses beyond a row's end
 TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
-FIRST_WORD: Final = 1 << 32 | VERSION << 16 | MAGIC  # of a row of ours with one chunk
+FIRST_WORD: Final = 1 << 32 | VERSION << 16 | MAGIC  # first word of our rows with one chunk
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
 
 # Tags: the field number and type that precede each field.

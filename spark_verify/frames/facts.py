@@ -114,7 +114,7 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
         "is_plain AND load_error IS NULL AND finding_count = 0 AND NOT is_contradictory "
         "AND NOT is_barred AND NOT is_hopeful"
     )
-    # The facts about a datanode are null if the snapshot does not list it.
+    # If the snapshot does not list a datanode, the facts about it are null.
     on_nodes = snapshot["replicas"].join(f.broadcast(nodes), "datanode_id", "left")
     replicas = on_nodes.selectExpr(
         "container_id",
@@ -168,7 +168,8 @@ def is_plainly_well(rules: Rules) -> str:
     )
     closed = f"state = {int(words.SharedState.CLOSED)} AND closed = replicas"
     opened = f"state = {int(words.SharedState.OPEN)} AND open = replicas AND has_pipeline = 1"
-    # Bits 1 to data + parity are set: each index occurs once, as there are as many replicas.
+    # Exactly the bits 1 to data + parity are set. There are as many replicas, so each index occurs
+    # once.
     is_whole = "replicas = data + parity AND index_bit = shiftleft(2L, data + parity) - 2"
     is_full = "replicas = factor AND index_bit = 1"
     agree = " AND ".join(f"{name}_min <=> {name}_max" for name in ALIKE)

@@ -39,7 +39,7 @@ def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> Data
     `agreeing`, because they took part in a vote and won it.
     """
     newest_ms = as_of_ms + AHEAD_MAX_MS
-    # The scan times of a datanode whose clock is far ahead are not usable.
+    # Ignore the scan times of a datanode whose clock is far ahead.
     is_read = f"data_scan_at_ms IS NOT NULL AND data_scan_at_ms <= {newest_ms}"
     counted = {"in_tree": IS_IN_TREE, "scans": WANTS_SCAN}
     for name, days in zip(AGES, (*AGE_DAYS, None), strict=True):

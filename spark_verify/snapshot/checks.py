@@ -83,7 +83,7 @@ def _rules(name: str, manifest: SnapshotManifest) -> Iterator[tuple[str, str]]:
 def _is_utf8(name: str) -> str:
     if hasattr(f, "is_valid_utf8"):
         return f"is_valid_utf8({name})"
-    # Spark 3.5 decodes invalid UTF-8 to other characters.
+    # Invalid UTF-8 changes when Spark 3.5 decodes it.
     return f"(decode(CAST({name} AS BINARY), 'UTF-8') = {name})"
 
 

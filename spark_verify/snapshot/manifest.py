@@ -14,7 +14,7 @@ from spark_verify.storage import Storage
 
 Version = Annotated[int, Field(ge=SCHEMA_VERSION, le=SCHEMA_VERSION)]
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-RuleValue = Annotated[int, Field(ge=0, le=2**31 - 1)]  # sums with it can still be compared
+RuleValue = Annotated[int, Field(ge=0, le=2**31 - 1)]  # bounded, so that sums do not overflow
 
 SAME_RELEASE: Final = "use the suture-verify of the same release as the SCM"
 SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"

@@ -101,7 +101,8 @@ def open_reports(
         containers = _containers(replicas, options)
         pending = local_rows(spark, TABLES["pending_ops"], [])
     else:
-        # The control plane derived its states from other replicas.
+        # The control plane's health states are unknown here, because it derived them from other
+        # replicas.
         unknown = f.expr("CAST(NULL AS STRING)")
         containers = control[0]["containers"].withColumn("health_state", unknown)
         pending = control[0]["pending_ops"]

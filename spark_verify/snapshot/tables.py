@@ -24,15 +24,15 @@ from spark_verify.sql_text import types_of
 from spark_verify.storage import spark_path
 
 READER_OPTIONS: Final = {
-    # Read the path literally, whatever characters it has.
+    # Read the path literally, even if it has characters of a pattern.
     "__globPaths__": "false",
-    # Do not read a directory `a=1` as a column.
+    # Do not read a directory name `a=1` as a column.
     "recursiveFileLookup": "true",
-    # A cluster's defaults may be the opposite of these.
+    # Set explicitly, because a cluster's defaults may be the opposite.
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
     "mergeSchema": "false",
-    # Detect flipped bits when they are read.
+    # Verify checksums, to detect flipped bits.
     "parquet.page.verify-checksum.enabled": "true",
 }
 FOOTERS_AT_ONCE: Final = 8

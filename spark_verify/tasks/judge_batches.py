@@ -124,7 +124,7 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
         "container": np.searchsorted(ids, _longs(table["container_id"])),
         "node": _places(table["datanode_id"], names),
         "index": _longs(table["replica_index"]),
-        # A replica that could not be loaded counts as unhealthy, whatever its state was.
+        # A replica that could not be loaded counts as unhealthy in any state.
         "state": np.where(_bools(pc.is_valid(table["load_error"])), words.UNHEALTHY, state),
         "bcsid": _longs(table["bcsid"], NO_BCSID),
         "used_bytes": _longs(table["used_bytes"]),
