@@ -98,15 +98,15 @@ class SutureError(Exception):
 
 
 class UnavailableError(SutureError):
-    """Try again later, because conditions may change."""
+    """A failure that may be temporary: the caller may try again later."""
 
 
 class RefusedError(SutureError):
-    """Do not retry unchanged, because the request is invalid."""
+    """The request is invalid: the caller must not retry it unchanged."""
 
 
 class VolumeFailed(SutureError):
-    """Stop using this volume."""
+    """The volume failed: the caller must stop using it."""
 
 
 class BlockFailed(VolumeFailed):

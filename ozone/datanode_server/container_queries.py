@@ -30,7 +30,7 @@ assert set(STATES) == set(ReplicaState)
 
 
 class ContainerCommands:
-    """Echo, ReadContainer, ListContainer, GetContainerChecksumInfo."""
+    """Handlers of Echo, ReadContainer, ListContainer and GetContainerChecksumInfo."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store

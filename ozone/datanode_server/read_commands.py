@@ -45,7 +45,7 @@ ITEM_BYTES_MAX: Final = 8  # bytes of an answer around each row in it
 
 
 class ReadCommands:
-    """GetBlock, ListBlock, GetCommittedBlockLength, ReadChunk, ReadBlock."""
+    """Handlers of GetBlock, ListBlock, GetCommittedBlockLength, ReadChunk and ReadBlock."""
 
     def __init__(
         self, store: ReplicaStore, *, on_read: Callable[[float], None] = lambda _: None

@@ -32,7 +32,7 @@ NO_SEQUENCE: Final = Bcsid(0)  # commit id of commits to shards, which no Raft h
 
 @dataclass(eq=False)
 class WriteCommands:
-    """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
+    """Handlers of CreateContainer, WriteChunk, PutBlock, CloseContainer and DeleteContainer."""
 
     store: ReplicaStore
     leases: Leases

@@ -244,7 +244,7 @@ class _IncomingArchive:
         self.parts_count = 0
 
     def data(self) -> Iterator[bytes]:
-        """Yield the bytes."""
+        """Yield the pieces as they arrive, and count them."""
         for piece in self._data:
             self.parts_count += 1
             yield piece

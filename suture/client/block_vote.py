@@ -46,8 +46,8 @@ class BlockVote:
         return None
 
     def length_bytes(self, block_id: int, scheme: Scheme | None, *, is_coded: bool) -> int:
-        """Return a block's length in bytes of the file. For a block group, this covers all its
-        shards together."""
+        """Return how many bytes of the file a block has. For a block group, all its data shards
+        together are counted."""
         if not is_coded:
             return sum(chunk.length_bytes for chunk in self.shown[block_id].chunks)
         told = self._lengths.get(block_id, {0: 0}).values()

@@ -120,7 +120,7 @@ class Client:
         """Store many keys, several at the same time; return the results in the given order.
 
         `replication` names an erasure code, such as rs-6-3-1024k; by default each replica is a
-        whole copy. After the first failure no more keys are stored; keys that are already stored
+        complete copy. After the first failure no more keys are stored; keys that are already stored
         remain. If the control plane restarts, the call waits up to two minutes.
 
         `progress` is called by several threads with the number of bytes sent. The number is

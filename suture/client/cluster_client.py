@@ -91,9 +91,9 @@ class ClusterClient:
     ) -> tuple[list[StoredFile], list[int]]:
         """Store every source; return the stored files and the containers that have their blocks.
 
-        With a `scheme` the files are erasure-coded; otherwise each replica is a whole copy. `close`
-        asks the SCM to close those containers. `progress` is called by several threads with the
-        bytes sent to all replicas.
+        With a `scheme` the files are erasure-coded; otherwise each replica is a complete copy.
+        `close` asks the SCM to close those containers. `progress` is called by several threads with
+        the bytes sent to all replicas.
 
         The first failure stops the call and is raised, with `stored_files` among its facts; keys
         that were already committed remain stored. If the control plane restarts or is in safe mode,

@@ -68,7 +68,7 @@ class ReplicaStream:
         self._answer.cancel()
 
     def _end(self, _answer: object) -> None:
-        """Release the threads that wait for room or for messages."""
+        """Note that the call has ended; wake the threads that wait for room or for messages."""
         self._has_ended = True
         with suppress(Empty):
             while True:

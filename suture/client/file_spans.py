@@ -1,4 +1,4 @@
-"""Byte ranges of blocks that form a range of a file. Pure."""
+"""Byte ranges of blocks that form a range of a file. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

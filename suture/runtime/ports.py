@@ -67,4 +67,4 @@ def together(*paces: Pace) -> Pace:
 
 
 def at_once(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-    """Return at once: the rate limiter (`Pace`) of work without a limit."""
+    """Do not wait. This is the rate limiter (`Pace`) of work without a limit."""

@@ -50,7 +50,7 @@ def sections(group: str, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 class TaskGroup(HelpSections, TyperGroup):
-    """A group whose help is in sections, with whole sentences."""
+    """A group of commands. Its help has sections, and a complete sentence for each command."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # click's, inside typer
         """Write every command below its task."""

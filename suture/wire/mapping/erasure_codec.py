@@ -37,7 +37,7 @@ def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
 
 
 def parse_order(command: scm_pb2.ReconstructCommand) -> RebuildTask:
-    """Return the order of a command."""
+    """Convert a reconstruct command to a task. Raise RefusedError if the command is invalid."""
     return RebuildTask(
         container_id=codec.parse_container_id(command.container_id, "reconstruct.container_id"),
         scheme=parse_scheme_message(command.scheme, "reconstruct.scheme"),

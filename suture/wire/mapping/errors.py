@@ -227,8 +227,8 @@ def _plain(details: str) -> str:
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """Cut a text to a length in UTF-8; invalid Unicode (in a file name, say) becomes question
-    marks."""
+    """Return the text, cut to a length in UTF-8. Invalid Unicode, for example in a file name,
+    becomes question marks."""
     encoded = text.encode("utf-8", "replace")
     return encoded[:bytes_max].decode("utf-8", "ignore")
 

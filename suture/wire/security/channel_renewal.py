@@ -82,19 +82,19 @@ class RenewingChannel(grpc.Channel):
             self._lines.popitem()[1].channel.close()
 
     def unary_unary(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return gRPC's method on the present line."""
+        """Return a callable of the method. Each call uses the line that is current then."""
         return _Unary(self, "unary_unary", method, options)
 
     def unary_stream(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return gRPC's method on the present line."""
+        """Return a callable of the method. Each call uses the line that is current then."""
         return _StreamMethod(self, "unary_stream", method, options)
 
     def stream_unary(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return gRPC's method on the present line."""
+        """Return a callable of the method. Each call uses the line that is current then."""
         return _Unary(self, "stream_unary", method, options)
 
     def stream_stream(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return gRPC's method on the present line."""
+        """Return a callable of the method. Each call uses the line that is current then."""
         return _StreamMethod(self, "stream_stream", method, options)
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
