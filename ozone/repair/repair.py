@@ -1,4 +1,4 @@
-"""A repair: read the replica, query the peers, write the damaged chunks, and read again.
+"""A repair: reads the replica, queries the peers, writes the damaged chunks, and reads again.
 
 The datanode of the volume must be stopped. An operator confirms the plan before the writes. The
 repair verifies all data against the rows of the replica, and never writes rows.

@@ -63,7 +63,7 @@ def _error_of(error: Exception, message: str) -> SutureError:
 
 
 class History:
-    """The history of one volume. One owner at a time."""
+    """The history of one volume. Only one owner may use it at a time."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the history. Raise RefusedError if the file is not a valid history, or

@@ -162,7 +162,7 @@ class ClusterClient:
         return self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
 
     def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[Data]:
-        """Yield the verified bytes of `key`; see `read`."""
+        """Yield all bytes of `key`, verified. `read` explains `datanode_id` and the errors."""
         return self.read(self.find(key), datanode_id=datanode_id)
 
     def read(

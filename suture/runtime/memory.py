@@ -48,7 +48,7 @@ def share_heaps() -> None:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system. Call it after work on all replicas or on one whole
+    """Return freed memory to the system. Call it after work on all replicas, or on one complete
     replica."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

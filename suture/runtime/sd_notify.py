@@ -91,7 +91,7 @@ class WatchdogWorker:
         return "watchdog"
 
     def step(self) -> Step:
-        """Feed the watchdog once, or log the stalled loops."""
+        """Send one watchdog signal; if loops are stalled, log them instead."""
         interval_s = self._supervisor.watchdog_interval_s
         if not interval_s:
             return NoMoreWork()
