@@ -219,7 +219,7 @@ class _Bar:
         self._drawn_bytes = 0
 
     def add_volume(self, used_bytes: int) -> None:
-        """Add a volume."""
+        """Add a volume's used bytes to the total of the bar."""
         self._total_bytes += used_bytes
         self._progress.update(self._progress.task_ids[0], total=self._total_bytes)
 

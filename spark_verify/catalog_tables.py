@@ -29,7 +29,7 @@ class Catalog:
     spark: SparkSession
     namespace: str
     kind: str
-    """`iceberg` or `delta`."""
+    """Format of the tables: `iceberg` or `delta`."""
 
     def publish(self, out: str, *, run_id: str, attempt: str) -> None:
         """Create missing tables, and write the rows of a finished run. Raise Spark's errors

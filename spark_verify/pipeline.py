@@ -95,7 +95,7 @@ class VerifyResult:
 
 @dataclass(frozen=True, slots=True)
 class VerificationRun:
-    """A run in progress."""
+    """A verification run in progress: its request, its inputs, and the duration of each stage."""
 
     spark: SparkSession
     request: VerifyRequest

@@ -29,7 +29,7 @@ MESSAGE_CHARS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class _DeleteTransaction:
-    """A parsed delete transaction."""
+    """A delete transaction of the SCM: its message, and the checked ids in it."""
 
     message: scm_pb2.DeleteTransaction
     container_id: ContainerId

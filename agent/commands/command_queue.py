@@ -67,7 +67,7 @@ class Task:
 
     @property
     def identity(self) -> tuple[str, Hashable]:
-        """Key to find duplicates."""
+        """Key by which the queue finds duplicates of this task."""
         return self.task_type, self.key
 
 
@@ -149,7 +149,7 @@ class TaskLanes:
                 heapq.heapify(self._late)
 
     def remove(self, task: Task) -> None:
-        """Remove a waiting task."""
+        """Remove a task, which must be waiting."""
         key = self._lane_of.pop(task.identity)
         lane = self._lanes[key]
         del lane[task.identity]

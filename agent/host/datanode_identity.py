@@ -1,4 +1,4 @@
-"""Identity of a datanode process."""
+"""The ids with which an agent process registers with the SCM and reports to it."""
 
 from dataclasses import dataclass
 

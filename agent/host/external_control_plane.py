@@ -55,7 +55,7 @@ class ExternalControlPlane(Protocol):
 
     @property
     def address(self) -> str:
-        """Address in the config."""
+        """The address of the control plane, as in the config."""
         ...
 
     def cluster_id(self) -> str:
@@ -84,7 +84,7 @@ class ExternalControlPlane(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the control plane and to datanodes."""
         ...
 
 

@@ -53,17 +53,17 @@ class DatanodeHttpServer:
         return self._listener.address if self._listener else ""
 
     def start(self) -> None:
-        """Start to serve."""
+        """Start the listener, if it is enabled."""
         if self._listener:
             self._listener.start()
 
     def stop(self) -> None:
-        """Stop serving."""
+        """Stop the listener, if it is enabled."""
         if self._listener:
             self._listener.stop()
 
     def is_well(self) -> bool:
-        """Return whether /healthz returns OK."""
+        """Return whether /healthz would return OK now."""
         return self._judged()[0] == HTTPStatus.OK
 
     def _judged(self) -> tuple[HTTPStatus, dict[str, object]]:

@@ -245,7 +245,7 @@ class VolumeEvacuator:
             self.mover.move(container_id, stop=self._may_not_go_on)
 
     def _verify(self, container_id: ContainerId) -> None:
-        """Scan the served replica completely."""
+        """Scan the complete replica, so that damaged chunks are known before the next attempt."""
         scan_container(
             self.tools,
             container_id,

@@ -104,10 +104,10 @@ class DatanodeStatus:
         return sorted(known | {item.container_id for item in self.store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the report of one replica. Its state is DELETED if the replica or its volume is
-        gone.
+        """Return the report of one replica. Its state is DELETED if the replica no longer exists,
+        or its volume is no longer served.
 
-        A replica with a damaged row is not gone; it is reported as not loadable.
+        A replica with a damaged row still exists; it is reported as not loadable.
         """
         try:
             return replica_report(self.store.replica(container_id))

@@ -110,7 +110,7 @@ class AgentMetrics:
         self._shadow.inc()
 
     def reconciled(self, outcome: scm_pb2.ReconcileOutcome) -> None:
-        """Count a reconcile."""
+        """Count a reconcile, its fetched bytes, and the results of its chunks."""
         self._reconciles.labels(outcome.result).inc()
         self._fetched.labels("data").inc(outcome.bytes_fetched)
         self._fetched.labels("tree").inc(outcome.tree_bytes_fetched)

@@ -77,7 +77,7 @@ class PlanContext:
         self.assigned_bytes: Counter[PeerId] = Counter()
 
     def plan(self) -> RepairPlan:
-        """Return the plan."""
+        """Return the plan with all actions and skips decided so far."""
         return RepairPlan(
             actions=tuple(self.actions),
             skips=tuple(self.skips),

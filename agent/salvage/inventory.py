@@ -27,7 +27,7 @@ class SalvageFile:
 
 @dataclass(slots=True)
 class Inventory:
-    """The content of all volumes."""
+    """The content of all volumes: which volumes have each container, and the files to write."""
 
     holders: dict[ContainerId, list[tuple[OfflineVolume, int]]] = field(default_factory=dict)
     files: list[SalvageFile] = field(default_factory=list)

@@ -31,7 +31,7 @@ SCAN_PROGRESS: Final = MessageMap(
 
 @dataclass(eq=False)
 class ScanHandlers:
-    """Handlers of ScanContainer, SampleChunks, ListFindings."""
+    """Handlers of ScanContainer, SampleChunks and ListFindings."""
 
     store: ReplicaStore
     scan: Scan

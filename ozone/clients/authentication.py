@@ -17,7 +17,7 @@ SECURE: Final = "SIMPLE authentication is not enabled"
 
 
 class Identity(Protocol):
-    """The caller's identity."""
+    """The identity with which this process authenticates to Hadoop's servers."""
 
     @property
     def user(self) -> str:

@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a service."""
+    """Host and port of a service. The text form is `HOST:PORT`, with brackets for IPv6."""
 
     host: str
     port: int
@@ -83,7 +83,7 @@ class Connection:
             raise
 
     def _open(self, exchange: SaslExchange | None, client_id: bytes, protocol: str) -> None:
-        """Authenticate, and name the protocol."""
+        """Send the header, authenticate, and tell the server the protocol of later calls."""
         self._write(frames.connection_header(frames.SASL_CALL if exchange else frames.SIMPLE))
         if exchange is not None:
             self._protection = self._authenticated(exchange)

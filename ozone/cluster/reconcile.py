@@ -62,7 +62,7 @@ class Plan:
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """The outcomes of a plan."""
+    """A plan, and the outcome of each row that was handled, by container id."""
 
     plan: Plan
     is_dry_run: bool

@@ -92,7 +92,7 @@ class CommandGroup(Protocol):
 
 
 class XceiverService:
-    """Answers Ozone's datanodes and clients."""
+    """Answers the requests of Ozone's datanodes and clients on `XceiverClientProtocolService`."""
 
     decoders = encoders = BYTES
 
@@ -118,7 +118,7 @@ class XceiverService:
         self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
 
     def send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Answer one request after the other."""
+        """Answer the requests of a stream in order; a request may have several answers."""
         caller = account_of(str(context.peer()))
         with StatusTranslator(context, XCEIVER.full_name):
             for data in arriving(requests):

@@ -57,7 +57,7 @@ class Proposal:
 
     @property
     def is_unknown(self) -> bool:
-        """True if no peer answered."""
+        """True if no peer answered, so that nothing is known about the sources."""
         return len(self.silent_peers) == len(self.peers)
 
 

@@ -83,7 +83,7 @@ class WriteResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRepairOutcome:
-    """A chunk after a repair."""
+    """What a repair did with one chunk. `message` explains why a chunk was left unchanged."""
 
     target: RepairTarget
     written: WriteResult
@@ -251,7 +251,7 @@ class OzoneRepair:
 
     def mark_closed(self, after: InspectedReplica) -> None:
         """Set the state in a replica's descriptor to CLOSED. Raise SutureError if the replica is
-        not whole, lacks data of a peer, or if a peer does not answer."""
+        damaged, if it lacks data that a peer has, or if a peer does not answer."""
         if not after.is_whole:
             raise RefusedError(Code.INELIGIBLE, "cannot mark the replica closed: it is incomplete")
         container_id = self._wish.container_id

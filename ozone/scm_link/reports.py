@@ -203,7 +203,8 @@ def _statuses(me: DatanodeInfo, statuses: Sequence[scm_pb2.CommandStatus]) -> It
 
 
 def _is_done(status: scm_pb2.CommandStatus) -> bool:
-    """Return True if a command succeeded. A reconcile succeeded only if the replica is whole.
+    """Return True if a command succeeded. A reconcile succeeded if the replica now equals its
+    peers, or if only a part was done and the replica is not UNHEALTHY.
 
     A delete of blocks counts as successful even if one of its transactions failed, because Ozone's
     SCM reads the results of transactions only in an EXECUTED status

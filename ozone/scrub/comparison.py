@@ -88,7 +88,7 @@ class TreeComparisonBuilder:
         self._left_out.add(block_id)
 
     def add(self, stored: StoredBlock) -> None:
-        """Add a block."""
+        """Add a block as it is in the rows."""
         folds = folds_of(stored)
         block_id = stored.block.block_id
         self.add_stable(np.array([block_id], np.uint64), np.array([folds.written], np.uint64))

@@ -104,7 +104,7 @@ class ContainerReplicator:
         )
 
     def close(self) -> None:
-        """End the threads of fetches."""
+        """Wait for running fetches, drop waiting ones, and end their threads."""
         self.executor.shutdown(wait=True, cancel_futures=True)
 
     def _tell(self, container_id: ContainerId, failure: SutureError | None) -> None:

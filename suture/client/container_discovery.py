@@ -82,7 +82,7 @@ def fetch_contents(
 
 
 class PartStore:
-    """Parts of files. Use it as a context manager; the database is deleted at the end."""
+    """Parts of files, in a temporary database. Use it as a context manager, which deletes it."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")  # a temporary database, in a file without a name

@@ -170,7 +170,7 @@ class _Shards:
     check_stopped: Callable[[], None]
 
     def create(self) -> None:
-        """Create every shard's replica."""
+        """Create the container's replica on the datanode of every shard."""
         self._each(
             "CreateContainer",
             {

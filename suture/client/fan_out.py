@@ -30,7 +30,7 @@ Open = Callable[[Iterator[bytes], float], Any]
 
 
 class ReplicaStream:
-    """The stream to one datanode."""
+    """A lane: one call that streams messages to a datanode, with a queue in front of it."""
 
     def __init__(self, open_call: Open, *, message_timeout_s: float, message_count: int) -> None:
         """Begin the call. `message_timeout_s` limits the wait for room for each message, and for

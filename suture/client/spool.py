@@ -34,7 +34,7 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        """Remove the copies."""
+        """Remove all copies from the disk."""
         if self._directory is not None:
             self._directory.cleanup()
 

@@ -62,7 +62,7 @@ class Scheme:
 
     @property
     def indexes(self) -> range:
-        """Every shard's index, ascending."""
+        """The indexes of all shards, ascending. The first is 1."""
         return range(1, self.shard_count + 1)
 
     def is_parity(self, index: int) -> bool:

@@ -35,7 +35,7 @@ log = structlog.get_logger("suture.audit")
 
 
 class AuditLog:
-    """Writes the audit log. Thread-safe."""
+    """Writes the audit log to a file or to stderr. Thread-safe."""
 
     def __init__(
         self,

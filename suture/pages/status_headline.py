@@ -53,7 +53,7 @@ class Headline:
 
     @property
     def is_well(self) -> bool:
-        """True if nothing needs attention."""
+        """True if the data needs no attention."""
         return self.verdict is DataVerdict.WHOLE
 
 

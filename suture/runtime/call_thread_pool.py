@@ -158,7 +158,7 @@ class CallThreadPool(Executor):
             del work, ending, call, arguments  # an idle thread keeps no reference to its last call
 
     def acquire(self) -> None:
-        """Wait for a slot."""
+        """Take a slot for the calling thread; wait until one is free."""
         try:
             self._free.get_nowait()
         except Empty:
@@ -171,7 +171,7 @@ class CallThreadPool(Executor):
         del self._waiting[ticket]
 
     def release(self) -> None:
-        """Give a slot back."""
+        """Return a slot, so that the next waiting call can work."""
         self._free.put(None)
 
     @property

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time."""
+    """A source of wall time and of monotonic time."""
 
     def now_ms(self) -> int:
         """Return wall time in milliseconds since the epoch."""
@@ -26,7 +26,7 @@ def monotonic_ms(clock: Clock) -> int:
 
 
 class SystemClock:
-    """This machine's clocks."""
+    """The clocks of the operating system."""
 
     def now_ms(self) -> int:
         """Return wall time in milliseconds since the epoch."""

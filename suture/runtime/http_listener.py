@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """Answer for one path."""
+    """The response to a request for one path."""
 
     body: bytes
     content_type: str = "text/html; charset=utf-8"

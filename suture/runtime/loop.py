@@ -36,7 +36,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """There is more to do."""
+    """There is more to do at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Worker(Protocol):
         ...
 
     def step(self) -> Step:
-        """Do one unit of work."""
+        """Do one unit of work; return when the loop should call `step` again."""
         ...
 
 
@@ -123,7 +123,7 @@ class ProgressMarker:
         self._beat_at_s = self._clock.monotonic_s()
 
     def mark(self) -> None:
-        """Record progress."""
+        """Record that the step has made progress."""
         self._beat_at_s = self._clock.monotonic_s()
 
     def quiet_s(self) -> float:

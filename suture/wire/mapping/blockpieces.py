@@ -27,7 +27,7 @@ class BlockPiece:
 
 
 def encode_piece(piece: BlockPiece) -> bytes:
-    """Return the encoded message."""
+    """Return a piece as an encoded `ReadBlockResponse`."""
     described = b""
     if piece.chunk is not None:
         described = pb.ReadBlockResponse(chunk=piece.chunk).SerializeToString()

@@ -54,10 +54,10 @@ HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FsPath:
-    """A file or a directory."""
+    """The path of a file or a directory, on the local disk or in another file system."""
 
     scheme: str
-    """`file` for a local path."""
+    """Scheme of the file system, such as `s3`; `file` for a local path."""
     host: str
     """Host of the file system, if it has one; an object store's bucket is part of the path."""
     path: str

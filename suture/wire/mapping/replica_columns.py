@@ -179,7 +179,7 @@ def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
 
 
 def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
-    """Return columns as a message."""
+    """Return the wire message of the columns."""
     message = scm_pb2.ReplicaColumns(count=len(columns), words=columns.words[1:])
     for name, kind in (*((c.name, c.type) for c in (ID, *COLUMNS)), *_WORD_TYPES):
         values = columns.numbers[name]

@@ -144,7 +144,7 @@ class _Method:
 
 
 class _Unary(_Method):
-    """A method with one answer."""
+    """A method with one answer. Its line remains in use until the answer arrives."""
 
     def __call__(self, request: Any, **options: Any) -> Any:
         with self._under_way() as method:
@@ -160,7 +160,7 @@ class _Unary(_Method):
             line.calls.discard(token)
 
     def future(self, request: Any, **options: Any) -> Any:
-        """Start gRPC's method on the present line."""
+        """Start a call on the current line; return its future."""
         return self._until_it_ends(lambda method: method.future(request, **options))
 
 

@@ -55,7 +55,7 @@ class CertificateInfo:
 
 @dataclass(frozen=True, slots=True)
 class CertificateRequest:
-    """Certificate to issue."""
+    """A certificate that the authority should issue. `hosts` are DNS names and IP addresses."""
 
     name: str
     roles: Sequence[Role]

@@ -164,7 +164,7 @@ class NullAudit:
     path: Path | None = None
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Do nothing."""
+        """Drop the entry."""
 
 
 @dataclass(frozen=True, slots=True)

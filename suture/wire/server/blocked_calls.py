@@ -51,7 +51,7 @@ class WorkerSlots(Protocol):
     """Slots for working calls. There are fewer slots than calls."""
 
     def acquire(self) -> None:
-        """Wait for a slot."""
+        """Take a slot; wait until one is free."""
         ...
 
     def release(self) -> None:
@@ -63,7 +63,7 @@ class UnlimitedSlots:
     """Slots without a limit, for a server whose pool is its only limit."""
 
     def acquire(self) -> None:
-        """Return at once."""
+        """Return at once, because there is always a slot."""
 
     def release(self) -> None:
         """Do nothing."""
