@@ -46,7 +46,7 @@ class SkippedContainers:
     examples: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, container_id: int, reason: str) -> None:
-        """Add a container with the reason."""
+        """Add a left-out container, and the reason."""
         self.reasons[reason] += 1
         named = self.examples.setdefault(reason, [])
         if len(named) < EXAMPLES_MAX:

@@ -94,7 +94,7 @@ def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
 
 
 class Journal:
-    """The entries of one volume. One owner."""
+    """The entries of one volume. Only one owner may use it at a time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

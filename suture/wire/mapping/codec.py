@@ -53,7 +53,7 @@ assert all(pb.ChecksumType.Value(kind.name) == kind for kind in ChecksumType)
 
 
 def malformed(where: str, what: str, *, hint: str = "") -> RefusedError:
-    """Return the error for field `where`."""
+    """Return the error for an invalid value of the field `where`."""
     return RefusedError(Code.MALFORMED_REQUEST, f"{where}: {what}", hint=hint, field=where)
 
 

@@ -155,7 +155,7 @@ class BlockRows:
 
 
 def read_summary(answer: Iterable[pb.HashesPage]) -> TreeSummary:
-    """Return the summary in a peer's answer."""
+    """Return the tree's summary in a peer's answer."""
     return _collect(answer).summary
 
 

@@ -1,4 +1,4 @@
-"""A channel that always uses the present certificate.
+"""A channel whose new calls always use the current certificate.
 
 gRPC's client credentials are fixed when a channel is opened. This channel therefore consists of
 lines: gRPC channels, each with one version of the certificates. When the certificates change, a new
@@ -38,7 +38,7 @@ class ActiveChannel:
 
 
 class RenewingChannel(grpc.Channel):
-    """A channel with the present certificates. Thread-safe."""
+    """A channel whose new calls use the current certificates. Thread-safe."""
 
     def __init__(self, certificates: Certificates, open_one: OpenChannel) -> None:
         """`open_one` opens a gRPC channel with the given certificates."""
@@ -98,11 +98,11 @@ class RenewingChannel(grpc.Channel):
         return _StreamMethod(self, "stream_stream", method, options)
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
-        """Watch the connectivity of the present channel."""
+        """Watch the connectivity of the current line."""
         self._lines[self._material].channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Callable[..., None]) -> None:
-        """Stop watching the connectivity of every channel."""
+        """Stop watching the connectivity of every line."""
         for line in list(self._lines.values()):
             line.channel.unsubscribe(callback)
 
@@ -114,7 +114,7 @@ class RenewingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method of a renewing channel; each call uses the line present at its start."""
+    """A method of a renewing channel. Each call uses the line that is current when it starts."""
 
     def __init__(
         self, channel: RenewingChannel, kind: str, path: str, options: dict[str, Any]

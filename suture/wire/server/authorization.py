@@ -300,7 +300,7 @@ class AuthorizationMiddleware:
         self._knows_callers = knows_callers
 
     def wrap(self, method: str, handler: Any) -> _Handler:
-        """Put the gate before a method."""
+        """Return the handler of a method, with the checks that its calls need before it."""
         rule = self._table.get(method)
         if rule is not None and (rule.roles == ANYBODY or self._is_open(rule)):
             return handler  # type: ignore[no-any-return]

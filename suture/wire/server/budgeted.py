@@ -111,8 +111,8 @@ class MemoryBudgetMiddleware:
 
 
 class _SecondEnd:
-    """Calls `act` when a call has ended twice: in its handler, and in gRPC, which keeps the answer
-    until the caller takes it."""
+    """Calls `act` when both the handler of a call and gRPC have ended the call. gRPC may end it
+    later, because it keeps the answer until the caller takes it."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
