@@ -92,9 +92,7 @@ def verify_command(
     *,
     out: Annotated[str, option("DIR", "Write the result to DIR/run_id=ID/.")],
     reports: Annotated[str, option("DIR", "Verify the datanodes' reports in DIR.")] = "",
-    named_snapshot: Annotated[
-        str, option("DIR", "Compare the reports with this snapshot.", "--snapshot")
-    ] = "",
+    named_snapshot: Annotated[str, option("DIR", "Snapshot to compare with.", "--snapshot")] = "",
     run_id: Annotated[str, option("ID", "Id of the run; default: derived from its input.")] = "",
     master: Annotated[str, option("URL", "Spark master to use; default: all local cores.")] = "",
     changed_node: Annotated[
