@@ -25,7 +25,7 @@ class ScanStep:
 
 
 class ScanMode(Enum):
-    """When a requested scan runs, and at which speed."""
+    """Time and speed of a requested scan."""
 
     WAIT = "wait"  # scan now, and yield to client reads
     FULL_SPEED = "full speed"  # scan now, and do not yield to client reads

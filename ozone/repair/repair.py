@@ -83,7 +83,7 @@ class WriteResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRepairOutcome:
-    """What a repair did with one chunk. `message` explains why a chunk was left unchanged."""
+    """Result of a repair for one chunk. `message` explains why a chunk was left unchanged."""
 
     target: RepairTarget
     written: WriteResult
