@@ -1,9 +1,9 @@
 """Encodes and decodes Hadoop's RPC: connection header, calls, answers. No I/O.
 
-    connection  "hrpc", version 9, service class 0, authentication method; then the context
-    frame       be32 length, then messages, each preceded by its length as a varint
-    call        RequestHeader, MethodHeader, the request of the protocol
-    answer      AnswerHeader, then the answer of the protocol if there was no error
+connection  "hrpc", version 9, service class 0, authentication method; then the context
+frame       be32 length, then messages, each preceded by its length as a varint
+call        RequestHeader, MethodHeader, the request of the protocol
+answer      AnswerHeader, then the answer of the protocol if there was no error
 """
 
 from dataclasses import dataclass
