@@ -37,15 +37,18 @@ def wheel(folder: Path, name: str, *needed: str, tag: str = "py3-none-any", text
     return path
 
 
-def without_compiled(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return a member of an archive, unless Python wrote it."""
-    return None if member.name.endswith("__pycache__") else member
+def pack(archive: tarfile.TarFile, staged: Path) -> None:
+    """Add the staged wheels and pip, which is a folder there, because modules in a wheel are
+    slow."""
+    for each in staged.iterdir():
+        archive.add(each, each.name)
+    archive.add(Path(pip.__file__).parent, "pip-0.whl/pip")
 
 
 class Package:
     """What a package brought to a host, and the host's folder of Pythons."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, first: Path) -> None:
         self.home = home / "suture"
         self.wheels = self.home / "wheels"
         self.wheels.mkdir(parents=True)
@@ -56,7 +59,9 @@ class Package:
         shutil.copy(ROOT / "tools/packages/make-environment", self.home)
         (self.wheels / "pythons").write_text(f"4.1\n{VERSION}\n")
         (self.wheels / "requirements").write_text("suture\n")
-        self.release("1-a")
+        wheel(self.staged, "suture")
+        shutil.copy(first, self.wheels / wheels.ARCHIVE)
+        (self.wheels / "build").write_text("1-a\n")
         self.install("python3", f"python{VERSION}")
 
     def release(self, build: str, text: str = "") -> None:
@@ -65,12 +70,9 @@ class Package:
         self.pack(build)
 
     def pack(self, build: str) -> None:
-        """Replace the archive by one of the staged wheels and pip, which is a folder there, because
-        modules in a wheel are slow."""
-        with tarfile.open(self.wheels / wheels.ARCHIVE, "w:xz", preset=0) as archive:
-            for each in self.staged.iterdir():
-                archive.add(each, each.name)
-            archive.add(Path(pip.__file__).parent, "pip-0.whl/pip", filter=without_compiled)
+        """Replace the archive by one of the staged wheels, which is not compressed."""
+        with tarfile.open(self.wheels / wheels.ARCHIVE, "w") as archive:
+            pack(archive, self.staged)
         (self.wheels / "build").write_text(f"{build}\n")
 
     def install(self, *names: str) -> None:
@@ -102,10 +104,21 @@ class Package:
         ).stdout.strip()
 
 
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of the first release, compressed as that of a package."""
+    folder = tmp_path_factory.mktemp("first")
+    (folder / "staged").mkdir()
+    wheel(folder / "staged", "suture")
+    with tarfile.open(folder / wheels.ARCHIVE, "w:xz", preset=0) as archive:
+        pack(archive, folder / "staged")
+    return folder / wheels.ARCHIVE
+
+
 @pytest.fixture
-def package(tmp_path: Path) -> Package:
+def package(tmp_path: Path, first: Path) -> Package:
     """A package on a host with the Python that runs this."""
-    return Package(tmp_path)
+    return Package(tmp_path, first)
 
 
 @needs_linux
