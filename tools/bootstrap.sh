@@ -132,10 +132,10 @@ forget_crcmod() { # crcmod-plus brings the same package: what uninstalls the one
         "$VENV/bin/python" -m pip uninstall --quiet --yes crcmod >&2
 }
 
-pip_install() { # quiet, unless a person is watching
+pip_install() { # quiet, unless a person is watching; Python compiles the modules that it imports
     local quiet=(--quiet)
     [ -t 2 ] && quiet=()
-    "$VENV/bin/python" -m pip install --disable-pip-version-check "${quiet[@]}" "$@" >&2
+    "$VENV/bin/python" -m pip install --no-compile --disable-pip-version-check "${quiet[@]}" "$@" >&2
 }
 
 stamp_text() { # the environment is current while these are; a virtual environment cannot be moved
