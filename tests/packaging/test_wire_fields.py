@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.sizes import size
 from tests.support.wire.holders import candidates, sides, table, tried
-from tests.support.wire.lost_field import SEEN, all_fields
+from tests.support.wire.lost_field import ASKED, DONE, LOST, SEEN, all_fields
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HELD: Final = table()
@@ -93,3 +93,43 @@ def test_tests_notice_a_lost_field() -> None:
     keys = [*COMMANDS, *random.Random(49).sample(held, SAMPLE)]
 
     assert dict.fromkeys(keys, True) == tried((key, HELD[key]) for key in keys)
+
+
+TESTS_OF_TRIALS: Final = """
+import os, threading
+from pathlib import Path
+from tests.support.wire import trying
+
+trying.DEADLINE_S = 1.0
+
+def lost():
+    return Path(os.environ[trying.LOST]).read_text()
+
+def test_one():
+    if lost() == "hangs":
+        threading.Event().wait()
+    assert lost() != "fails"
+"""
+
+
+def test_a_trial_that_hangs_has_no_result(tmp_path: Path) -> None:
+    """Only a trial that ends is red or green."""
+    (tmp_path / "test_trials.py").write_text(TESTS_OF_TRIALS)
+    paths = {name: tmp_path / name for name in (ASKED, DONE, LOST)}
+    keys = ("hangs", "fails", "passes")
+    paths[ASKED].write_text("".join(f"{key}\ttest_trials.py::test_one\n" for key in keys))
+    words = ["-q", "-p", "tests.support.wire.trying", "-p", "no:cacheprovider", "test_trials.py"]
+
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tmp_path,
+        env=os.environ
+        | {name: str(path) for name, path in paths.items()}
+        | {"PYTHONPATH": str(ROOT)},
+        check=False,
+        capture_output=True,
+        timeout=300,
+    )
+
+    results = [line.split("\t")[::2] for line in paths[DONE].read_text().splitlines()]
+    assert [["fails", "red"], ["passes", "green"]] == results
