@@ -48,6 +48,7 @@ class Kind(StrEnum):
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
     SNAPSHOT = "snapshot"  # the state of the control plane is copied
     PUT_BACK = "put_back"  # the control plane is killed, and starts on that copy
+    FORK = "fork"  # another control plane starts on a copy of the state
 
 
 FAULTS: Final = {

@@ -41,11 +41,12 @@ LOST_AFTER_S: Final = 10.0
 LOST_AFTER_HEARTBEATS: Final = 5
 WHY_CHARACTERS_MAX: Final = 200  # a plan's reasons come from another process
 
-# Codes of a datanode that skips a command (`CommandStatus.code`).
-DUPLICATE: Final = "DUPLICATE"
-STALE_TERM: Final = "STALE_TERM"
-
 _REPAIRS: Final = frozenset({CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.RECONCILE})
+
+# Codes with which a datanode skips a command that has not ended. A duplicate runs already. A
+# command of an older term is sent again as if it was lost. If it were sent at once, a datanode that
+# follows another control plane would refuse it again and again.
+_NOT_ENDED: Final = frozenset({"DUPLICATE", Code.STALE_TERM})
 
 # Codes that this SCM assigned without an answer of the datanode.
 _GIVEN_UP: Final = frozenset({Code.DEADLINE_PASSED, Code.UNAVAILABLE})
@@ -252,8 +253,7 @@ class PendingOps:
                 datanode_id=outcome.datanode_id,
             )
             return None
-        if outcome.state is OutcomeState.SKIPPED and outcome.code in {DUPLICATE, STALE_TERM}:
-            self._not_ended(change, pending, outcome.code)
+        if outcome.state is OutcomeState.SKIPPED and outcome.code in _NOT_ENDED:
             return None
         outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
         self._pauses.record_outcome(pending, outcome)
@@ -433,17 +433,6 @@ class PendingOps:
         if surplus > OUTCOMES_SLACK:
             for command_id in self._state.outcomes.oldest(surplus):
                 change.remove(self._state.outcomes, command_id)
-
-    def _not_ended(self, change: StateChange, pending: PendingCommand, code: str) -> None:
-        """Keep a command that its datanode skipped although the command has not ended.
-
-        DUPLICATE means that the command was sent again while it was running; its answer will come.
-        STALE_TERM means that it was sent before this SCM's start. It is sent again in the new term.
-        """
-        if code == STALE_TERM and pending.sent_at_s is not None:
-            change.set_volatile(
-                self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0)
-            )
 
     def _correct(self, change: StateChange, outcome: CommandOutcome) -> None:
         """Replace the stored outcome by a late answer, if the stored outcome is "skipped", or if

@@ -8,14 +8,16 @@ from tools.simulation.events import NODES, Event, Kind, Shape
 
 BURSTS: Final = 11
 SEEDS_ROUND: Final = 80
-BEREAVED: Final = frozenset({0, 20, 40, 60, 70})  # of a round of seeds: a node never comes back
+BEREAVED: Final = frozenset({0, 20, 40, 70})  # of a round of seeds: a node never comes back
 DEPARTING: Final = frozenset({10, 30})  # likewise: an operator decommissions nodes
-SHORT_OF_FILES: Final = frozenset({0, 10, 60})  # likewise: a host has no descriptor left
+SHORT_OF_FILES: Final = frozenset({0, 10})  # likewise: a host has no descriptor left
 OLDER: Final = frozenset({50})  # likewise: an older state of the control plane is put back
+FORKED: Final = frozenset({60})  # likewise: two control planes run on copies of one state
 TWINS: Final = frozenset({20, 40})  # likewise: a datanode advertises the address of another
 AWAY: Final = frozenset({40})  # likewise: a host is off while the control plane restarts
 SHORTAGE_BURSTS: Final = 6
 AWAY_BURSTS: Final = 5
+FORKED_PUTS: Final = 6
 CONTAINERS_MAX: Final = 6  # ids in events; absent ones are ignored
 NEMESES: Final = {
     Kind.ROT: 6,
@@ -55,6 +57,8 @@ def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
     if place in OLDER:
         writes = sorted({event.burst for event in events if event.kind is Kind.WRITE})
         return [*events, *_older_state(seed, shape, writes or [0])]
+    if place in FORKED:
+        return [*events, *_fork(seed, shape, puts)]
     if place in DEPARTING:
         events += _departures(seed, shape)
     if place in SHORT_OF_FILES:
@@ -118,6 +122,19 @@ def _older_state(seed: int, shape: Shape, writes: Sequence[int]) -> list[Event]:
         Event(first, Kind.SNAPSHOT, NODES, seed=dice.randrange(2**32)),
         Event(second, Kind.PUT_BACK, NODES),
     ]
+
+
+def _fork(seed: int, shape: Shape, puts: int) -> list[Event]:
+    """Return the start of a second control plane, and keys that clients put meanwhile and later."""
+    dice = Random(f"{seed} fork")
+    first = dice.randint(1, shape.bursts // 2)
+    events = [Event(first, Kind.FORK, NODES, seed=dice.randrange(2**32))]
+    for number in range(FORKED_PUTS):
+        put = puts + 1 + number
+        events.append(
+            Event(first + number // 3, Kind.WRITE, block=put, amount=1, seed=dice.randrange(2**32))
+        )
+    return events
 
 
 def _bereavement(seed: int, shape: Shape) -> list[Event]:

@@ -37,6 +37,8 @@ from tools.simulation.simulated_os.primitives import Event, Executor
 
 SCM: Final = "scm"
 SCM_ADDRESS: Final = f"{SCM}:9860"
+RIVAL: Final = "rival"
+RIVAL_ADDRESS: Final = f"{RIVAL}:9860"
 MAP_BYTES: Final = 32 * 1024**2
 TICK_S: Final = 5.0
 OPTIONS: Final = ScmOptions(
@@ -63,13 +65,18 @@ class LedNode(DiskHost):
         self.host: AgentProcess | None = None
         self.cluster_id = ""
         self.advertised = self.address  # an event may change it before the start
+        self.scm_addresses = [SCM_ADDRESS]
 
     def boot(self, life: ProcessLifetime) -> None:
         """Assemble the agent and start its loops."""
         del life
         config = AgentConfig.model_validate(
             {
-                "node": {"listen": self.address, "advertise": self.advertised, "scm": SCM_ADDRESS},
+                "node": {
+                    "listen": self.address,
+                    "advertise": self.advertised,
+                    "scm": self.scm_addresses,
+                },
                 "storage": {"volumes": [str(self.disk.root)], "reserve_bytes": 0},
                 "scan": {
                     "data_interval_s": 600,
@@ -84,8 +91,8 @@ class LedNode(DiskHost):
             }
         )
         who = DatanodeIdentity(self.name, self.cluster_id, boot_id=self.start_count)
-        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
-        self.host = AgentProcess(config, who, [scm], SystemdNotifier({}), security=PLAIN)
+        scms = [ScmClient(address, security=PLAIN) for address in self.scm_addresses]
+        self.host = AgentProcess(config, who, scms, SystemdNotifier({}), security=PLAIN)
         self.host.start()
 
     def shut(self) -> None:
@@ -116,10 +123,17 @@ class LedNode(DiskHost):
 
 
 class ScmMachine(Machine):
-    """The host of the control plane."""
+    """The host of a control plane."""
 
-    def __init__(self, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network) -> None:
-        super().__init__(SCM, SCM_ADDRESS, root, scheduler, kernel, network)
+    def __init__(
+        self,
+        root: Path,
+        scheduler: Scheduler,
+        kernel: Kernel,
+        network: Network,
+        address: str = SCM_ADDRESS,
+    ) -> None:
+        super().__init__(address.partition(":")[0], address, root, scheduler, kernel, network)
         self.control: ControlPlane | None = None
         self._state: StateDatabase | None = None
 

@@ -25,12 +25,13 @@ from tools.simulation.actions import (
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
 from tools.simulation.machine import Machine
-from tools.simulation.oracle import Held
+from tools.simulation.oracle import Held, Truth
 from tools.simulation.simulated_os.fibers import Fiber
 from tools.simulation.stage import ScheduleRun
-from tools.simulation.whole_cluster.events import SEEDS_ROUND, TWINS
+from tools.simulation.whole_cluster.events import FORKED, SEEDS_ROUND, TWINS
 from tools.simulation.whole_cluster.machines import (
     OPTIONS,
+    RIVAL_ADDRESS,
     SCM_ADDRESS,
     LedNode,
     ScmMachine,
@@ -63,12 +64,17 @@ class LedRun(ScheduleRun):
         self._leaver: LedNode | None = None
         self._older: bytes | None = None
         self._since_snapshot: set[str] = set()  # keys that the earlier state does not contain
-        self._is_put_back = False
+        self._is_outdated = False
+        self._rival: ScmMachine | None = None  # a second control plane, on a copy of the state
         self._unreported: set[str] = set()  # datanodes that were off when the SCM started
         if seed % SEEDS_ROUND in TWINS:
             twin = LedNode(len(self.machines), root, *ground)
             twin.advertised = self.nodes[0].address
             self.machines.append(twin)
+        if seed % SEEDS_ROUND in FORKED:
+            self._rival = ScmMachine(root, *ground, RIVAL_ADDRESS)
+            for node in self.nodes:
+                node.scm_addresses = [SCM_ADDRESS, RIVAL_ADDRESS]
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Return the replacements around whole agents."""
@@ -76,6 +82,9 @@ class LedRun(ScheduleRun):
 
     def prepared(self) -> None:
         """Start the control plane, then the agents."""
+        if self._rival is not None:  # its state is replaced before it starts again
+            self.start(self._rival)
+            self._rival.stop()
         self.start(self.scm)
         assert self.scm.control is not None, "nothing can go wrong yet"
         for node in self.machines:
@@ -104,6 +113,7 @@ class LedRun(ScheduleRun):
             Kind.DEPART: self._depart,
             Kind.LEAVE: self._doom,
             Kind.SNAPSHOT: self._take_snapshot,
+            Kind.FORK: self._fork,
         }
 
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
@@ -116,11 +126,9 @@ class LedRun(ScheduleRun):
         state."""
         super().prepare(event)
         if event.kind is Kind.PUT_BACK and self._older is not None:
-            if self.scm.life is not None:
-                self.scm.kill()
-                self.scm.bury(None)
+            self._end(self.scm)
             self.scm.put_back(self._older)
-            self._is_put_back = True
+            self._is_outdated = True
             self.count("older states put back")
             self.start(self.scm)
 
@@ -128,7 +136,9 @@ class LedRun(ScheduleRun):
         """Wait until everything is healed, or the limit of checks is reached."""
         if self._leaver is not None:
             self._let_go(self._leaver)
-        if self._is_put_back:
+        if self._rival is not None:
+            self._remove(self._rival)
+        if self._is_outdated:
             self._recover()
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
@@ -139,11 +149,12 @@ class LedRun(ScheduleRun):
                     return
 
     def finished(self) -> None:
-        """Check that each committed key exists. Keys that an earlier state did not contain are
-        excepted: the blocks do not name their keys, so only their bytes must remain."""
+        """Check that each committed key exists. Keys that an earlier state or the state of the
+        other control plane did not contain are excepted: the blocks do not name their keys, so only
+        their bytes must remain."""
         super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
-        gone = self._since_snapshot if self._is_put_back else set()
+        gone = self._since_snapshot if self._is_outdated else set()
         for key, place in self._keys.items():
             if key in gone:
                 continue
@@ -162,6 +173,16 @@ class LedRun(ScheduleRun):
         if self.scm.is_up:
             self._older = self.scm.state_now()
             self._since_snapshot.clear()
+
+    def _fork(self, event: Event) -> None:
+        """Start a second control plane on a copy of the state of the first one, which runs on."""
+        self._take_snapshot(event)
+        if self._older is not None and self._rival is not None:
+            self._rival.put_back(self._older)
+            self._is_outdated = True
+            self.count("states forked")
+            self.machines.append(self._rival)
+            self.start(self._rival)
 
     def _recover(self) -> None:
         """Recover the control plane from its datanodes, as `suture scm recover` does."""
@@ -220,12 +241,14 @@ class LedRun(ScheduleRun):
     def _put(self, event: Event) -> None:
         parts = content(event)
         name, client = f"key-{event.block}", f"client-{event.block // PUTS_A_CLIENT}"
-        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        is_rival = self._rival in self.machines and event.seed % 2 == 1
+        scm = ScmClient(RIVAL_ADDRESS if is_rival else SCM_ADDRESS, security=PLAIN)
         size = sum(map(len, parts))
         request = scm_pb2.AllocateBlocksRequest(client_id=client, sizes=[size], keys=[name])
         [promised] = scm.allocate_blocks(request).blocks
         place = (promised.block_id.container_id, promised.block_id.local_id)
-        self.oracle.begins(*place, b"".join(parts))
+        truth = Truth(b"".join(parts))
+        self.oracle.blocks.setdefault(place, truth)  # forked control planes assign an id twice
         failed = [
             replica.datanode_id
             for replica in promised.replicas
@@ -240,10 +263,13 @@ class LedRun(ScheduleRun):
             )
             left = [scm_pb2.FailedReplica(container_id=place[0], datanode_id=one) for one in failed]
             scm.commit_key(scm_pb2.CommitKeyRequest(client_id=client, keys=[key], failed=left))
-            self.oracle.blocks[place].is_whole_somewhere = True
+            truth.is_whole_somewhere = True
+            self.oracle.blocks[place] = truth
             self._keys[name] = place
-            self._since_snapshot.add(name)
+            if is_rival or self._rival is None:
+                self._since_snapshot.add(name)
             self.count("keys")
+            self.count("keys of forked states", self._rival in self.machines)
             if any(one.name in self._unreported and not one.is_up for one in self.nodes):
                 self.count("keys while a host was away since the start")
         is_last = event.block % PUTS_A_CLIENT == PUTS_A_CLIENT - 1  # others close when idle
@@ -293,13 +319,22 @@ class LedRun(ScheduleRun):
             if not self.led.may_leave(node.name):
                 return
         self.count("datanodes that never came back")
-        self.note(f"-- {node.name} is gone for good")
-        if node.life is not None:
-            node.kill()
-            node.bury(None)
-        self.machines = [machine for machine in self.machines if machine is not node]
+        self._remove(node)
         self.nodes = [one for one in self.nodes if one is not node]
         self.oracle.nodes = self.nodes
+
+    def _remove(self, machine: Machine) -> None:
+        """Stop a machine for good."""
+        self.note(f"-- {machine.name} is gone for good")
+        self._end(machine)
+        self.machines = [one for one in self.machines if one is not machine]
+
+    @staticmethod
+    def _end(machine: Machine) -> None:
+        """Kill the process of a machine, if it runs."""
+        if machine.life is not None:
+            machine.kill()
+            machine.bury(None)
 
     def _rot_row(self, event: Event) -> None:
         places = sorted(self.oracle.blocks)
