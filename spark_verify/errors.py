@@ -71,8 +71,7 @@ class RunConflict(VerifyError):
 
 
 FAILURES: Final = (VerifyError, SutureError, OSError, MemoryError, PySparkException, Py4JError)
-"""The exceptions of a run that are reported in one line. PySpark translates most Java errors; the
-others arrive as Py4JError."""
+"""Exceptions of a run that are reported in one line. PySpark passes on some errors of Java."""
 
 
 def describe_error(error: Exception) -> str:

@@ -12,29 +12,17 @@ line, 130 stopped by Ctrl-C.
 If a run with the same snapshot, nodes, rules and version is finished, its result is returned
 without computing it again. If the run id belongs to a run with other input, the job fails (exit
 code 1).
+
+`--help` and `--version` need no Spark: each command imports `commands` when it runs.
 """
 
-import json
 import sys
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from spark_verify.catalog_tables import Catalog, check_catalog
-from spark_verify.errors import FAILURES, MORE_MEMORY, CatalogRefused, FlagRefused, describe_error
 from spark_verify.options import NAMES, VerifyOptions
-from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
-from spark_verify.report.sql_views import views
-from spark_verify.runs import old_runs, remove_run
-from spark_verify.session import open_session
-from spark_verify.snapshot.manifest import read_manifest
-from spark_verify.stage_progress import Progress
-from spark_verify.storage import Storage, address_of, is_local, storage_of
-from suture.observe.json_schema import versioned
-from suture.observe.terminal_escape import printable
 from suture.runtime.exit_codes import ExitCode, exit_code_of
 from suture.terminal.command_help import SectionedCommand
 from suture.terminal.typer_options import JsonFlag, argument, flag, option, version_flag
@@ -51,12 +39,6 @@ def _number(name: str, text: str, *names: str, metavar: str = "N") -> Any:
     bounds = VerifyOptions.model_json_schema()["properties"][name]
     low, high = bounds["minimum"], bounds["maximum"]
     return option(metavar, text, *names, min=low, max=high, show_default=FROM_OPTIONS)
-
-
-def _timed_progress() -> Progress:
-    """Return a function that prints a text with the seconds since this call."""
-    started_s = time.monotonic()
-    return lambda text: _tell(f"[{time.monotonic() - started_s:6.1f} s] {text}", err=True)
 
 
 MaintenanceMinOption = Annotated[
@@ -130,33 +112,23 @@ def verify_command(
     Example:
         suture-verify /srv/snapshot --out /srv/results
     """
+    from spark_verify import commands
+    from spark_verify.pipeline import VerifyRequest
+
     flags = {name: given for name, given in locals().items() if name in NAMES}
-    progress = _timed_progress()
-    try:
+    with commands.printed_errors(as_json=as_json):
         chosen = VerifyOptions.of(flags, options)
-        snapshot = _one_snapshot(snapshot, named=named_snapshot, reports=reports)
+        source = commands.one_snapshot(snapshot, named=named_snapshot, reports=reports)
         if show_options:
-            place = address_of(snapshot)
-            rules = read_manifest(_storage(place, master)).rules if snapshot else {}
-            _say_options(chosen.explained(flags, rules), as_json=as_json)
+            rules = commands.rules_of(source, master)
+            commands.print_options(chosen.explained(flags, rules), as_json=as_json)
             raise SystemExit(ExitCode.OK)
-        nodes = tuple(changed_node or ())
-        request = VerifyRequest(snapshot, out, run_id, master, nodes, reports, chosen)
-        if catalog:
-            check_catalog(catalog)
-        result = verify(request, progress)
-        tables = _published(request, result, catalog, table_format, progress) if catalog else None
-    except FAILURES as error:
-        _say_error(error, as_json=as_json)
-        raise SystemExit(
-            ExitCode.USAGE if isinstance(error, FlagRefused) else ExitCode.FAILED
-        ) from error
-    _say_result(result, as_json=as_json)
-    if keep_runs or keep_days:
-        keep = {"keep_runs": keep_runs, "keep_days": keep_days}
-        _remove_old(result, request, keep, tables, progress)
-    progress(f"done{', partial' if result.summary['is_partial'] else ''}: {result.address}")
-    raise SystemExit(ExitCode(result.summary["exit_code"]))
+    nodes = tuple(changed_node or ())
+    request = VerifyRequest(source, out, run_id, master, nodes, reports, chosen)
+    keep = {"keep_runs": keep_runs, "keep_days": keep_days}
+    raise SystemExit(
+        commands.verify_and_publish(request, keep, catalog, table_format, as_json=as_json)
+    )
 
 
 VIEWS: Final = "views"
@@ -177,101 +149,9 @@ def views_command(
     Example:
         suture-verify views /srv/results --engine spark
     """
-    try:
-        statements = views(address_of(out), engine)
-    except FAILURES as error:
-        _say_error(error, as_json=False)
-        raise SystemExit(ExitCode.FAILED) from error
-    for statement in statements:
-        typer.echo(statement)
+    from spark_verify.commands import print_views
 
-
-def _one_snapshot(snapshot: str, *, named: str, reports: str) -> str:
-    """Return the snapshot, given either as an argument or as an option. Raise FlagRefused if both
-    are given, or if neither a snapshot nor reports are given."""
-    if (snapshot and named) or not (snapshot or named or reports):
-        raise FlagRefused("invalid input: expected one SNAPSHOT, --reports DIR, or both")
-    return snapshot or named
-
-
-def _storage(address: str, master: str) -> Storage:
-    """Return access to the files at an address. Only a remote address starts Spark."""
-    spark = None if is_local(address) else open_session(row_count=0, master=master)
-    return storage_of(address, spark)
-
-
-def _published(
-    request: VerifyRequest, result: VerifyResult, namespace: str, kind: str, progress: Progress
-) -> Catalog:
-    """Write the rows of a run to a catalog. Raise CatalogRefused on failure; the result stays
-    complete.
-    """
-    progress(f"writing tables of {namespace}")
-    try:
-        row_count = int(result.summary["rows"]["replicas"])
-        spark = open_session(row_count=row_count, master=request.master)
-        found = Catalog(spark, namespace, kind)
-        found.publish(result.out, run_id=result.run_id, attempt=result.attempt)
-    except FAILURES as error:
-        raise CatalogRefused(
-            f"cannot write the tables of {result.address} to {namespace}: {describe_error(error)}",
-            hint="the result is complete; run the same command to try again",
-        ) from error
-    return found
-
-
-def _remove_old(
-    result: VerifyResult,
-    request: VerifyRequest,
-    keep: Mapping[str, int],
-    tables: Catalog | None,
-    progress: Progress,
-) -> None:
-    """Remove old runs from the result directory. A failure is reported and does not affect the
-    result."""
-    try:
-        storage = _storage(result.out, request.master)
-        old = old_runs(storage, asked=result.run_id, **keep)
-        if tables:
-            tables.withdraw(old)
-        for run_id in old:
-            remove_run(storage, run_id)
-            progress(f"removed run {run_id}: an old run")
-    except FAILURES as error:
-        progress(f"old runs were not removed: {describe_error(error)}")
-
-
-def _say_error(error: Exception, *, as_json: bool) -> None:
-    message = describe_error(error)
-    hint = getattr(error, "hint", MORE_MEMORY if isinstance(error, MemoryError) else "")
-    code = getattr(error, "code", "VERIFY_FAILED")
-    if as_json:
-        facts: dict[str, Any] = {"code": code, "message": message, "hint": hint, "facts": {}}
-        typer.echo(json.dumps(versioned({"error": facts})))
-    for line in (f"suture-verify: {message}", *([f"hint: {hint}"] if hint else [])):
-        _tell(line, err=True)
-
-
-def _say_options(known: dict[str, dict[str, Any]], *, as_json: bool) -> None:
-    """Print the value and the source of each option of this verification, as a table or as JSON."""
-    if as_json:
-        typer.echo(json.dumps(versioned({"options": known})))
-        return
-    for name, one in known.items():
-        _tell(f"{name:<22} {one['value']:>10,}  {one['from']:<8}  {one['meaning']}")
-
-
-def _say_result(result: VerifyResult, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(versioned({"path": result.address} | result.summary)))
-        return
-    for line in (*result.summary["text_report"].split("\n"), f"{result.address}/report.html"):
-        _tell(line)
-
-
-def _tell(text: str, *, err: bool = False) -> None:
-    """Print one line, with control characters escaped."""
-    typer.echo(printable(text), err=err)
+    print_views(out, engine)
 
 
 def main() -> None:

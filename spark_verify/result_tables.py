@@ -206,12 +206,10 @@ RESULTS: Final = {
         """,
     ),
 }
-"""All result tables by name, in the order of publication. `runs` is last, because its row confirms
-that the other tables are complete."""
+"""All result tables in the order of publication; `runs` confirms that the others are complete."""
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
-"""Lifetime of a plan in milliseconds. The control plane must not act on an older plan, because the
-cluster's state has changed since."""
+"""Lifetime of a plan in milliseconds. The control plane must not act on an older plan."""
 
 STAMP: Final = ("snapshot_id", "as_of_ms", "expires_at_ms")
 """Columns that are the same in all rows of a run."""

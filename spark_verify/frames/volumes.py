@@ -20,8 +20,7 @@ AGES: Final = (*(f"verified_{days}d" for days in AGE_DAYS), "verified_earlier")
 """Columns with the number of replicas in each age class."""
 
 SCANS_MAX: Final = 10_000
-"""Maximum number of scans in a plan if most replicas need one, as after a change of the tree
-algorithm. A list of millions is not needed, because agents also scan without a plan."""
+"""Maximum number of scans in a plan if most replicas need one. Agents also scan without a plan."""
 
 
 IS_IN_TREE: Final = f"state IN ({texts(TREE_STATES)})"

@@ -38,8 +38,7 @@ name."""
 
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
-"""Maximum number of deletes of one container in one plan. The judge is called once for each; the
-next run plans the rest."""
+"""Maximum number of deletes of one container in one plan. The judge is called once for each."""
 
 OPS: Final = CASE["pending_ops"]
 

@@ -26,8 +26,7 @@ from spark_verify.result_tables import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.judge_batches import BatchSlice
 
 VOTE: Final = schema_of("datanode_id string, volume_id string, against string, is_lost boolean")
-"""Columns of an exposed replica's vote. `against` is the software version of all other voters if
-the replica's version differs from it; "" otherwise."""
+"""Columns of an exposed replica's vote. `against`: the other version of all other voters, or ""."""
 
 
 def judged_tables(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Table]:

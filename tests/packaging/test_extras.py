@@ -53,6 +53,8 @@ def without(package: str, *words: str | Path) -> subprocess.CompletedProcess[str
         ("pyarrow", "scm", ("suture", "scm", "apply-plan", "/nowhere")),
         ("pyarrow", "scm", EXPORT),
         ("pyarrow", "spark", ("suture-verify", "/nowhere", "--out", "/nowhere")),
+        ("pyspark", "spark", ("suture-verify", "/nowhere", "--out", "/nowhere")),
+        ("pyspark", "spark", ("suture-verify", "views", "/nowhere")),
         ("rocksdict", "ozone", ("suture", "ozone", "scrub", "/nowhere")),
         ("gssapi", "ozone-secure", (*EXPORT, "--scm-principal", "scm/_HOST@EXAMPLE.COM")),
     ],
@@ -67,6 +69,21 @@ def test_an_absent_extra_is_named(package: str, extra: str, words: tuple[str, ..
     assert f"needs the package {package}, which is not installed" in ended.stderr
     assert f"pip install 'suture[{extra}]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("asked", ["--help", "--version"])
+def test_help_of_the_spark_job_needs_no_package_of_its_extra(asked: str) -> None:
+    """A host without Spark can show what the command does and which version it has."""
+    hidden = "".join(f"sys.modules[{name!r}] = None; " for name in sorted(start.OF_THE_EXTRA))
+    code = f"import sys; {hidden}sys.argv[0] = 'suture-verify'; " + (
+        "from spark_verify.start import main; main()"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, asked], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+
+    assert 0 == ended.returncode, ended.stderr
+    assert "suture-verify" in ended.stdout
 
 
 def test_a_snapshot_without_arrow_is_refused_and_the_control_plane_serves(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_verify import job
+from spark_verify import commands, job
 from spark_verify.errors import SnapshotRefused, describe_error
 from tests.support.printed_json import document_in
 
@@ -60,7 +60,7 @@ def test_too_little_memory_is_told_in_a_line(
     def verify(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(job, "verify", verify)
+    monkeypatch.setattr(commands, "verify", verify)
     monkeypatch.setattr(sys, "argv", ["suture-verify", "s", "--out", str(tmp_path), "--json"])
     with pytest.raises(SystemExit) as ended:
         job.main()

@@ -12,7 +12,7 @@ import agent.main
 import scm.main
 from agent.cli.main import run
 from agent.cli.program import HELP
-from spark_verify import job
+from spark_verify import commands, job
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.command_help import EXIT_CODES, split_help
 
@@ -121,7 +121,7 @@ def test_a_stopped_verification_is_no_result(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job, "verify", stopped)
+    monkeypatch.setattr(commands, "verify", stopped)
     words = ["suture-verify", str(tmp_path), "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", words)
 
