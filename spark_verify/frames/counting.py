@@ -67,6 +67,7 @@ def sample_ids(
             FROM (
                 SELECT container_id, explode({labels}) AS label
                 FROM (SELECT *, {OWN_HEALTH_STATE} AS own FROM {{health}} WHERE is_known)
+                WHERE flags <> 0 OR why_not_compared IS NOT NULL OR scm_health_state <> own
               UNION ALL
                 SELECT container_id, {text(BACKED_OFF)} FROM {{divergent}} WHERE is_backed_off))
         WHERE place <= {sample_max} GROUP BY label

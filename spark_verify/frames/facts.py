@@ -38,8 +38,7 @@ ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "ver
 HEALTH_NAMES: Final = tuple(state.name for state in words.HealthState)
 
 VOTERS_MIN: Final = 3
-"""Minimum number of replicas in a vote about the root. With fewer, a single replica cannot be
-outvoted."""
+"""Minimum number of replicas in a vote in which any single replica can be outvoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +147,10 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
         "count(root) AS roots",
         "min(fault) AS fault",
     ]
-    kept = ("container_id", "containers", "replicas", "pending_ops", *single, "is_changed", "fault")
+    kept = ("container_id", *sums[:3], "kind", "state", "parity", "told_state", "is_changed")
     return rows.sparkSession.sql(
         f"""
-        SELECT {", ".join(kept)}, {is_plainly_well(inputs.rules)} AS is_well
+        SELECT {", ".join(kept)}, fault, {is_plainly_well(inputs.rules)} AS is_well
         FROM (SELECT container_id, {", ".join(columns)} FROM {{rows}} GROUP BY container_id)
         """,  # noqa: S608 -- texts of others are quoted
         rows=rows,

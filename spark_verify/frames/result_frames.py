@@ -29,7 +29,7 @@ BEFORE: Final = ("container_id", "replicas", "attempts")
 """Columns of the previous run's `divergent/` that this run uses."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Function that writes rows as files of this attempt under a name, and returns the rows read back."""
+"""Function that writes rows as files of this attempt under a name, and returns them read back."""
 
 
 @dataclass(frozen=True, slots=True)
