@@ -52,8 +52,7 @@ COMPARED: Final = pa.schema([c for c in TABLES["replicas"] if c.name not in NOT_
 
 
 AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
-"""Upper limits in days of the age classes of full scans; the classes "earlier" and "never"
-follow."""
+"""Upper limits in days of the age classes of full scans; "earlier" and "never" follow."""
 
 _AGES: Final = "\n".join(
     f"verified_{high}d long replicas whose last full scan is {low} to {high} days old"

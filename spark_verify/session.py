@@ -61,8 +61,7 @@ QUICK_START: Final = (
     # Do not verify the ten thousand classes of Spark's installation at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""JVM options for a run of a few seconds. Such a run spends most of its time on loading and
-compiling classes."""
+"""JVM options for a run of a few seconds, most of which loads and compiles classes."""
 
 THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
 """JVM options for millions of rows. The parallel collector has less overhead; its long pauses do

@@ -10,8 +10,7 @@ ORDER: Final = tuple(reversed(RESULTS))
 """Views in order of creation: `runs` first, because the others query it."""
 
 WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"
-"""SQL condition for valid rows. Their run is complete, and they belong to the attempt that the
-run's row in `runs` names."""
+"""SQL condition for valid rows: of a complete run, and of the attempt that its row names."""
 
 
 def _duckdb(out: str, name: str) -> str:
@@ -40,8 +39,7 @@ ENGINES: Final[dict[str, Callable[[str, str], str]]] = {"duckdb": _duckdb, "spar
 
 
 STRINGS: Final = "SET spark.sql.sources.partitionColumnTypeInference.enabled=false;"
-"""A setting for Spark. Without it, Spark parses run ids that look like numbers or dates, and two
-run ids may become equal."""
+"""Setting without which Spark parses run ids like numbers or dates, and two may become equal."""
 
 
 def views(out: str, engine: str) -> list[str]:

@@ -233,8 +233,7 @@ CONTAINER_CHECKS: Final = {
     "containers + replicas = 0 AND pending_ops > 0": "table pending_ops/: row(s) whose container "
     "is in no other table",
 }
-"""Texts for faults of containers, by SQL condition on the numbers of a container
-(`frames.facts`)."""
+"""Texts for faults, by SQL condition on the numbers of a container (`frames.facts`)."""
 
 
 def refuse_containers(is_broken: str, facts: DataFrame) -> None:

@@ -51,8 +51,7 @@ class SnapshotManifest:
     rules: dict[str, RuleValue] = field(default_factory=dict)
     """The control plane's values of `health.rules.Rules`, by name."""
     keys_at_risk: KeysAtRisk | None = None
-    """The keys at risk. None if the writer of the snapshot knows no keys, as in an export from
-    Ozone."""
+    """The keys at risk. None if the writer knows no keys, as in an export from Ozone."""
 
 
 FROM_JSON: Final = TypeAdapter(SnapshotManifest)

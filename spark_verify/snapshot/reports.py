@@ -32,8 +32,7 @@ WHAT: Final = "reports"
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
-"""States in order of precedence. A container has the first of them in which one of its replicas
-is."""
+"""States in order of precedence. A container has the first that one of its replicas has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ class BatchSlice:
 
     batch: ContainerBatch
     containers: pa.Table
-    """One row per container of the batch. If no row describes the container, all columns are
-    null."""
+    """One row per container of the batch. All columns are null if no row describes it."""
     table: pa.Table
     order: Ints
     """For each replica of the batch, the index of its row in `table`."""

@@ -33,8 +33,7 @@ LISTED: Final[dict[str, pa.Schema]] = {
     **{name: JUDGED[name] for name in ("replica_class", "divergent", "plan")},
     "votes": VOTE,
 }
-"""Tables whose rows are nested in the row of a judged container, in a column of the table's
-name."""
+"""Tables whose rows are nested in the row of a judged container, in columns of these names."""
 
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
