@@ -29,6 +29,7 @@ from suture.config.quantity import parse_bytes_per_s, parse_duration_s
 from suture.observe import logs
 from suture.runtime.exit_codes import ExitCode
 from suture.runtime.stop_request import StopRequest
+from suture.terminal.common_options import is_json
 from suture.terminal.output import (
     bytes_progress,
     pluralize,
@@ -37,7 +38,7 @@ from suture.terminal.output import (
     print_rows,
     size,
 )
-from suture.terminal.typer_options import ID_MAX, JsonFlag, argument, flag, option
+from suture.terminal.typer_options import ID_MAX, argument, flag, option
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -109,7 +110,6 @@ def scrub_command(
     container: ScrubbedContainers = None,
     restart: RestartFlag = False,
     rate: RateOption = "",
-    as_json: JsonFlag = False,
 ) -> int:
     """Read and verify every closed Ozone container once.
 
@@ -134,7 +134,7 @@ def scrub_command(
     found: dict[str, tuple[OzoneVolume, list[ContainerResult]]] = {}
     failures: dict[str, Exception] = {}
     absent: list[str] = []
-    with bytes_progress("scrub", 0, quiet=as_json) as progress:
+    with bytes_progress("scrub", 0) as progress:
         bar = _Bar(progress)
 
         def begun(volume: OzoneVolume, _count: int, used_bytes: int) -> None:
@@ -154,7 +154,7 @@ def scrub_command(
 
         scrub(wish, ScrubListener(begun, bar.read, done, failed, missed))
     volumes = sorted(found.values(), key=lambda item: _place(item[0], data_dirs))
-    return _reported(volumes, failures, absent, wish.container_ids, as_json=as_json)
+    return _reported(volumes, failures, absent, wish.container_ids)
 
 
 def _reported(
@@ -162,14 +162,12 @@ def _reported(
     failures: Mapping[str, Exception],
     absent: Sequence[str],
     wanted: Set[ContainerId],
-    *,
-    as_json: bool,
 ) -> int:
     """Print the results of a scrub; return the exit code."""
     results = [result for _, each in volumes for result in each]
     not_found = sorted(wanted - {result.container_id for result in results})
     several = on_several_volumes(volumes)
-    if as_json:
+    if is_json():
         print_json(document(volumes, failures, absent, not_found))
     else:
         print_scrub(volumes)

@@ -16,8 +16,9 @@ from scm.backup.backup_writer import list_backups, take_backup
 from scm.backup.manifest import BackupManifest
 from scm.backup.restore import restore_backup
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows, size
-from suture.terminal.typer_options import JsonFlag, argument, flag, option
+from suture.terminal.typer_options import argument, flag, option
 
 app = typer.Typer()
 
@@ -31,13 +32,12 @@ DataOption = Annotated[Path, option("DIR", "Data directory of the SCM.", "--data
 class _Progress:
     """Prints the progress after a fixed number of rows."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    def __init__(self) -> None:
         self._count = 0
 
     def __call__(self, count: int) -> None:
         before, self._count = self._count, self._count + count
-        if not self._quiet and before // ROWS_PER_REMARK < self._count // ROWS_PER_REMARK:
+        if not is_json() and before // ROWS_PER_REMARK < self._count // ROWS_PER_REMARK:
             print_note(f"{self._count} rows read and understood")
 
 
@@ -49,7 +49,6 @@ def backup(
         int, option("N", "Number of newest backups to keep; 0 = unlimited.", min=0)
     ] = KEEP_DEFAULT,
     only_list: Annotated[bool, flag("List the backups in DIR, and exit.", "--list")] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Back up the state of a running SCM.
 
@@ -63,16 +62,16 @@ def backup(
         suture scm backup /srv/backup
     """
     if only_list:
-        return show_backups(to, as_json=as_json)
+        return show_backups(to)
     taken = take_backup(
         data,
         to,
         now_ms=int(time.time() * 1000),
         version=version("suture"),
         keep_count=keep,
-        looked_at=_Progress(quiet=as_json),
+        looked_at=_Progress(),
     )
-    if as_json:
+    if is_json():
         print_json(
             {
                 "path": str(taken.path),
@@ -87,10 +86,10 @@ def backup(
     return ExitCode.OK
 
 
-def show_backups(directory: Path, *, as_json: bool) -> int:
+def show_backups(directory: Path) -> int:
     """Print the backups in a directory, oldest first."""
     found = list_backups(directory)
-    if as_json:
+    if is_json():
         print_json({"backups": [{"path": str(path), **_facts(one)} for path, one in found]})
     elif not found:
         print_line(f"no backup is in {directory}")
@@ -113,7 +112,6 @@ def restore(
     cluster: Annotated[
         str, option("ID", "Reject a backup of another cluster; default: any.", "--cluster")
     ] = "",
-    as_json: JsonFlag = False,
 ) -> int:
     """Create a data directory of the SCM from a backup.
 
@@ -128,9 +126,9 @@ def restore(
         to,
         now_ms=int(time.time() * 1000),
         cluster_id=cluster,
-        looked_at=_Progress(quiet=as_json),
+        looked_at=_Progress(),
     )
-    if as_json:
+    if is_json():
         print_json(
             {"path": str(to), "manifest": asdict(done.manifest), "restored": asdict(done.restored)}
         )

@@ -19,6 +19,7 @@ from suture.client.writer import StoredFile
 from suture.ec.scheme import parse_scheme
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.memory import share_heaps
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.long_lists import print_json_pages, print_row_pages
 from suture.terminal.output import (
@@ -31,15 +32,7 @@ from suture.terminal.output import (
     size,
 )
 from suture.terminal.selection import datanode_id, fetch_container
-from suture.terminal.typer_options import (
-    ID_MAX,
-    SCM_DEFAULT,
-    JsonFlag,
-    ScmOption,
-    argument,
-    flag,
-    option,
-)
+from suture.terminal.typer_options import ID_MAX, argument, flag, option
 from suture.wire.mapping.blockpieces import Data
 from suture.wire.v1 import scm_pb2
 
@@ -50,7 +43,6 @@ def put(
     paths: Annotated[
         list[str], argument("FILE|DIR", "Files, or directories with all files below.")
     ],
-    scm: ScmOption = SCM_DEFAULT,
     prefix: Annotated[str, option("PREFIX", "Prefix for every key; default: none.")] = "",
     replace: Annotated[bool, flag("Overwrite existing keys.", "--replace")] = False,
     close: Annotated[bool, flag("Close the containers after the last write.", "--close")] = False,
@@ -60,7 +52,6 @@ def put(
     replication: Annotated[
         str, option("SCHEME", "Erasure code, for example rs-6-3; default: 3 replicas.")
     ] = "",
-    as_json: JsonFlag = False,
 ) -> None:
     """Store files as keys, replicated or erasure-coded.
 
@@ -76,7 +67,7 @@ def put(
     with Spool() as spool:
         sources = checked(sources_of(paths, prefix, spool))
         total_bytes = sum(source.size_bytes for source in sources)
-        with connect(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
+        with connect() as client, bytes_progress("storing", total_bytes) as bar:
             try:
                 stored, containers = client.put(
                     sources,
@@ -91,10 +82,10 @@ def put(
                 if error.code is Code.KEY_EXISTS:
                     error.hint = "overwrite it with --replace"
                 stored_files = error.facts.get("stored_files", "0")
-                if not as_json and stored_files != "0":
+                if not is_json() and stored_files != "0":
                     print_note(f"stored {stored_files} of {len(sources)} files, then stopped")
                 raise
-    if as_json:
+    if is_json():
         keys = list(map(stored_facts, stored))
         print_json({"keys": keys, "bytes": total_bytes, "container_ids": containers})
         return
@@ -194,11 +185,9 @@ def get(
     output: Annotated[
         Path | None, option("FILE", "File to write; - = stdout; default: stdout.", "--output")
     ] = None,
-    scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
         str | None, option("ID|HOST:PORT", "Read only the replica of this datanode.")
     ] = None,
-    as_json: JsonFlag = False,
 ) -> None:
     """Fetch a file and verify every byte.
 
@@ -209,12 +198,12 @@ def get(
         suture get report.pdf --output report.pdf
     """
     output = None if output == STDOUT else output
-    if as_json and output is None:
+    if is_json() and output is None:
         raise typer.BadParameter(
             "cannot combine --json with output to stdout; give --output", param_hint="--json"
         )
     checked_key(key)
-    with connect(scm) as client:
+    with connect() as client:
         found = client.find(key)
         only = None if datanode is None else datanode_id(client, datanode)
         pieces = client.read(found, datanode_id=only)
@@ -224,9 +213,9 @@ def get(
             sys.stdout.buffer.flush()
             print_degraded(key, client.degraded)
             return
-        with bytes_progress("fetching", found.key.size, quiet=as_json) as bar:
+        with bytes_progress("fetching", found.key.size) as bar:
             write_whole(output, advancing(pieces, bar))
-    if as_json:
+    if is_json():
         print_json(
             {
                 "key": key,
@@ -261,8 +250,6 @@ def ls(
         list[int] | None,
         option("ID", "List only keys with blocks in it; may be repeated.", min=1, max=ID_MAX),
     ] = None,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> None:
     """List keys with their sizes and blocks.
 
@@ -270,13 +257,13 @@ def ls(
         suture ls photos/
     """
     checked_key(prefix, "PREFIX", is_beginning=True)
-    with connect(scm) as client:
+    with connect() as client:
         found = filter(None, key_pages(client.scm, prefix, frozenset(container or ())))
         first = next(found, [])
         for container_id in () if first else container or ():  # raises if it does not exist
             fetch_container(client, container_id)
         pages = chain([first], found)
-        if as_json:
+        if is_json():
             print_json_pages("keys", (map(key_facts, page) for page in pages))
         else:
             print_keys(pages)

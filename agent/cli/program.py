@@ -8,12 +8,13 @@ from functools import partial
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.command_help import SectionedCommand
+from suture.terminal.common_options import JSON, SCM, with_options
 from suture.terminal.credentials import CredentialOptions, choose
 from suture.terminal.tasks import HELP_NAMES, TaskGroup
 from suture.terminal.typer_options import flag, option, version_flag
@@ -109,6 +110,23 @@ GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
 }
 """Modules with the commands of each group, and the group's help."""
 
+WITHOUT_SCM: Final = frozenset(
+    {
+        "agent.cli.evidence.attest",
+        "agent.cli.setup.config",
+        "agent.cli.setup.demo_command",
+        "agent.cli.setup.salvage",
+        "agent.cli.setup.tls_commands",
+        "agent.cli.setup.volume_tools",
+        "ozone.commands",
+        "scm.backup_commands",
+    }
+)
+"""Modules of commands that call no SCM of Suture."""
+
+WITHOUT_JSON: Final = frozenset({"top", "serve_command"})
+"""Commands that print no JSON document."""
+
 
 def choose_credentials(
     version: Annotated[bool, version_flag("suture")] = False,
@@ -174,7 +192,7 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
         for name, text in commands.items():
             if name in wanted:
                 run = getattr(import_module(module), name.replace("-", "_"))
-                app.command(name, cls=SectionedCommand)(run)
+                app.command(name, cls=SectionedCommand)(_with_common_options(module, run))
             elif not wanted:
                 app.command(name, help=text)(_not_imported)
     for name, (modules, text) in GROUPS.items():
@@ -187,14 +205,25 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
 
 def _group(modules: Sequence[str], words: Sequence[str]) -> typer.Typer:
     """Return the commands in the modules of a group: the one in `words`, or all."""
-    apps = [import_module(module).app for module in modules]
-    group: typer.Typer = copy(apps[0])
-    commands = [command for app in apps for command in app.registered_commands]
-    named = [command for command in commands if _name_of(command) in words]
-    group.registered_commands = named or commands
-    for command in group.registered_commands:
+    found = [(module, import_module(module).app) for module in modules]
+    group: typer.Typer = copy(found[0][1])
+    commands = [
+        (module, copy(command)) for module, app in found for command in app.registered_commands
+    ]
+    named = [one for one in commands if _name_of(one[1]) in words]
+    for module, command in named or commands:
+        assert command.callback is not None
         command.cls = SectionedCommand
+        command.callback = _with_common_options(module, command.callback)
+    group.registered_commands = [command for _module, command in named or commands]
     return group
+
+
+def _with_common_options(module: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command of a module with its options --scm and --json."""
+    options = [] if module in WITHOUT_SCM else [SCM]
+    options += [] if run.__name__ in WITHOUT_JSON else [JSON]
+    return with_options(run, *options)
 
 
 def _name_of(command: typer.models.CommandInfo) -> str:

@@ -20,6 +20,7 @@ from ozone.clients.scm import OzoneScmClient
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
 from suture.errors import SutureError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import (
     items_progress,
     pluralize,
@@ -28,7 +29,7 @@ from suture.terminal.output import (
     print_note,
     print_rows,
 )
-from suture.terminal.typer_options import JsonFlag, PlanArgument, flag, option
+from suture.terminal.typer_options import PlanArgument, flag, option
 
 if TYPE_CHECKING:
     from ozone.cluster.export import ExportResult
@@ -48,7 +49,6 @@ def export_command(
     principal: PrincipalOption = "",
     keytab: KeytabOption = None,
     scm_principal: ScmPrincipalOption = "",
-    as_json: JsonFlag = False,
 ) -> int:
     """Export the state of Ozone's SCM as a snapshot.
 
@@ -72,7 +72,7 @@ def export_command(
     )
     client = OzoneScmClient(scm_addresses(scm, config), identity)
     try:
-        with items_progress("containers", 0, quiet=as_json) as progress:
+        with items_progress("containers", 0) as progress:
 
             def show_progress(count: int, total: int) -> None:
                 progress.update(progress.task_ids[0], total=total or None, advance=count)
@@ -80,7 +80,7 @@ def export_command(
             done = export(ExportOptions(client, to, scrubs), show_progress)
     finally:
         client.close()
-    if as_json:
+    if is_json():
         print_json(done.facts())
     else:
         print_export(done)
@@ -121,7 +121,6 @@ def reconcile_command(
     principal: PrincipalOption = "",
     keytab: KeytabOption = None,
     scm_principal: ScmPrincipalOption = "",
-    as_json: JsonFlag = False,
 ) -> int:
     """Request the reconciliations of a plan from Ozone's SCM.
 
@@ -151,26 +150,26 @@ def reconcile_command(
         client=client, plan=orders.plan, is_dry_run=not yes, per_minute=per_minute
     )
     try:
-        with items_progress("orders", rows, quiet=as_json) as progress:
+        with items_progress("orders", rows) as progress:
             reconcile(wish, orders, lambda: progress.advance(progress.task_ids[0]))
     except SutureError as error:
-        if as_json:
+        if is_json():
             error.facts |= orders.sent()
         elif orders.is_begun:  # report orders that were sent, whatever ended the run
-            print_orders(orders, as_json=False)
+            print_orders(orders)
         raise
     except KeyboardInterrupt:
-        print_orders(orders, as_json=as_json)
+        print_orders(orders)
         raise
     finally:
         client.close()
-    print_orders(orders, as_json=as_json)
+    print_orders(orders)
     return ExitCode.TO_DO if orders.is_unfinished else ExitCode.OK
 
 
-def print_orders(orders: "ReconcileReport", *, as_json: bool) -> None:
+def print_orders(orders: "ReconcileReport") -> None:
     """Print the outcome of a plan."""
-    if as_json:
+    if is_json():
         print_json(orders.facts())
         return
     columns = ["container#", "class", "reason", "outcome", "details"]

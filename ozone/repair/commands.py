@@ -29,6 +29,7 @@ from suture.errors import SutureError
 from suture.observe import logs
 from suture.runtime.clock import SystemClock
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import (
     bytes_progress,
     pluralize,
@@ -38,7 +39,7 @@ from suture.terminal.output import (
     print_rows,
     size,
 )
-from suture.terminal.typer_options import ID_MAX, JsonFlag, argument, flag, option
+from suture.terminal.typer_options import ID_MAX, argument, flag, option
 
 SHOWN_MAX: Final = 50  # chunks in a table; --json has all
 PORT_MAX: Final = 65_535
@@ -107,7 +108,6 @@ def repair_command(
     state_dir: JournalOption = None,
     db_dir: DatabasesOption = None,
     ozone_conf: ConfOption = None,
-    as_json: JsonFlag = False,
 ) -> int:
     """Repair a damaged Ozone replica from its peers.
 
@@ -121,7 +121,7 @@ def repair_command(
     Example:
         suture ozone repair /data/hdds --container 42 --peer dn2.example.org:9859
     """
-    if as_json and not (yes or dry_run):
+    if is_json() and not (yes or dry_run):
         raise typer.BadParameter("cannot ask for confirmation with --json: give --yes or --dry-run")
     logs.configure("error")
     wish = RepairOptions(
@@ -138,23 +138,23 @@ def repair_command(
         story = RepairReport(container, dry_run, quarantine=str(repair.quarantine))
         story.unfinished_count = repair.unfinished_count
         story.recovery = tuple(repair.recovery_remarks)
-        result = _print_outcomes(repair, story, yes=yes, mark_closed=mark_closed, as_json=as_json)
-        if as_json:
+        result = _print_outcomes(repair, story, yes=yes, mark_closed=mark_closed)
+        if is_json():
             print_json(document(story))
     return result
 
 
 def _print_outcomes(
-    repair: OzoneRepair, story: RepairReport, *, yes: bool, mark_closed: bool, as_json: bool
+    repair: OzoneRepair, story: RepairReport, *, yes: bool, mark_closed: bool
 ) -> int:
-    story.before = _read(repair, "read", quiet=as_json)
+    story.before = _read(repair, "read")
     story.state = repair.descriptor.state.value
     if story.before.chunk_count:
         story.proposal = repair.propose(story.before)
-    if not as_json:
+    if not is_json():
         print_proposal(story)
     is_unknown = story.proposal is not None and story.proposal.is_unknown
-    if is_unknown and not as_json:
+    if is_unknown and not is_json():
         print_line("no peer could be asked, so nothing is known of its data; try again later")
     if story.dry_run or is_unknown:
         return story.exit
@@ -162,27 +162,25 @@ def _print_outcomes(
         wanted = len(story.proposal.targets)
         if not (yes or typer.confirm(f"write up to {pluralize(wanted, 'chunk')}?", err=True)):
             return ExitCode.FAILED
-        _execute_repair(repair, story, story.proposal, quiet=as_json)
-        story.after = _read(repair, "read again", quiet=as_json)
+        _execute_repair(repair, story, story.proposal)
+        story.after = _read(repair, "read again")
     if mark_closed and repair.descriptor.state is ReplicaState.UNHEALTHY:
         repair.mark_closed(story.after or story.before)
         story.compared = repair.peer_ids
         story.state = repair.descriptor.state.value
-    if not as_json:
+    if not is_json():
         print_end(story)
     return story.exit
 
 
-def _read(repair: OzoneRepair, label: str, *, quiet: bool) -> InspectedReplica:
-    with bytes_progress(label, 0, quiet=quiet) as progress:
+def _read(repair: OzoneRepair, label: str) -> InspectedReplica:
+    with bytes_progress(label, 0) as progress:
         return repair.read(lambda count: progress.advance(progress.task_ids[0], count))
 
 
-def _execute_repair(
-    repair: OzoneRepair, story: RepairReport, proposal: Proposal, *, quiet: bool
-) -> None:
+def _execute_repair(repair: OzoneRepair, story: RepairReport, proposal: Proposal) -> None:
     total_bytes = sum(target.chunk.length_bytes for target in proposal.targets)
-    with bytes_progress("repair", total_bytes, quiet=quiet) as progress:
+    with bytes_progress("repair", total_bytes) as progress:
 
         def done(count: int) -> None:
             progress.advance(progress.task_ids[0], count)
@@ -190,7 +188,7 @@ def _execute_repair(
         try:
             story.outcomes.extend(repair.execute(proposal, done))
         except SutureError:
-            if not quiet:
+            if not is_json():
                 print_outcomes(story)  # print the writes before the error
             raise
 

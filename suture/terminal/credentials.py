@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suture.config.bounded_read import SETTINGS_BYTES_MAX, decoded, read_file_bounded
 from suture.errors import Code, RefusedError
+from suture.terminal.common_options import scm_address
 
 if TYPE_CHECKING:
     from suture.client.cluster_client import ClusterClient
@@ -66,11 +67,11 @@ def security() -> "Security":
     return load_security(files, allow_plaintext=wanted.allow_plaintext)
 
 
-def connect(scm: str) -> "ClusterClient":
-    """Return a client of the SCM at `scm`, with the chosen certificate."""
+def connect() -> "ClusterClient":
+    """Return a client of the SCM of --scm, with the chosen certificate."""
     from suture.client.cluster_client import ClusterClient
 
-    return ClusterClient(scm, security=security())
+    return ClusterClient(scm_address(), security=security())
 
 
 def _effective() -> CredentialOptions:

@@ -7,21 +7,17 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from suture.terminal.common_options import is_json
 from suture.terminal.output import print_json, print_rows
 
 LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64})
 
 
 def print_messages(
-    noun: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    messages: Sequence[Message],
-    *,
-    as_json: bool,
+    noun: str, columns: Sequence[str], rows: Iterable[Sequence[object]], messages: Sequence[Message]
 ) -> None:
     """Print messages with all their fields: as a JSON list under `noun`, or `rows` as a table."""
-    if as_json:
+    if is_json():
         print_json({noun: [facts(message) for message in messages]})
     else:
         print_rows(columns, rows)

@@ -21,6 +21,7 @@ from suture.config.quantity import format_duration
 from suture.errors import SutureError, size_text
 from suture.observe.json_schema import versioned
 from suture.observe.terminal_escape import printable, short_id
+from suture.terminal.common_options import is_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -193,7 +194,7 @@ def print_list(what: str, lines: Sequence[str]) -> None:
 
 
 @contextmanager
-def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Progress"]:
+def bytes_progress(label: str, total_bytes: int) -> Iterator["Progress"]:
     """Show a progress bar of bytes on stderr during the block; task 0 is the bar."""
     from rich import progress  # not imported for quick answers without a bar
 
@@ -201,26 +202,26 @@ def bytes_progress(label: str, total_bytes: int, *, quiet: bool) -> Iterator["Pr
         *(progress.BarColumn(), progress.DownloadColumn(binary_units=True)),
         *(progress.TransferSpeedColumn(), progress.TimeRemainingColumn()),
     )
-    with _bar(label, total_bytes, *columns, quiet=quiet) as bar:
+    with _bar(label, total_bytes, *columns) as bar:
         yield bar
 
 
 @contextmanager
-def items_progress(label: str, total: int, *, quiet: bool) -> Iterator["Progress"]:
+def items_progress(label: str, total: int) -> Iterator["Progress"]:
     """Show a progress bar of items on stderr during the block; task 0 is the bar."""
     from rich import progress
 
     columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
-    with _bar(label, total, *columns, quiet=quiet) as bar:
+    with _bar(label, total, *columns) as bar:
         yield bar
 
 
 @contextmanager
-def _bar(label: str, total: int, *columns: Any, quiet: bool) -> Iterator["Progress"]:
+def _bar(label: str, total: int, *columns: Any) -> Iterator["Progress"]:
     from rich.progress import Progress, TextColumn
 
     label_column = TextColumn("{task.description}", markup=False)
-    is_hidden = quiet or not aside.is_terminal
+    is_hidden = is_json() or not aside.is_terminal
     with Progress(
         label_column, *columns, console=aside, transient=True, disable=is_hidden
     ) as progress:

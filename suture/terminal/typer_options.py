@@ -45,5 +45,3 @@ def version_flag(program: str) -> Any:  # a typer option
 
 
 JsonFlag = Annotated[bool, flag("Print one JSON document.", "--json")]
-ScmOption = Annotated[str, option("HOST:PORT", "Address of the SCM.", "--scm", envvar="SUTURE_SCM")]
-SCM_DEFAULT: Final = "127.0.0.1:9860"

@@ -125,9 +125,9 @@ def test_new_volume_warns_of_btrfs(
     (tmp_path / "other").mkdir()
     (disk / "volume").mkdir()
 
-    assert 0 == declare([tmp_path / "other"], as_json=False)
+    assert 0 == declare([tmp_path / "other"])
     assert "btrfs" not in capsys.readouterr().err
-    assert 0 == declare([disk / "volume"], as_json=False)
+    assert 0 == declare([disk / "volume"])
     assert "is on btrfs: ext4 and XFS are supported" in capsys.readouterr().err
 
 

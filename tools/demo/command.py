@@ -16,8 +16,8 @@ from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, UnavailableError
 from suture.observe.terminal_escape import printable
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import aside, grid, people, print_json, print_line, print_table, short
-from suture.terminal.typer_options import JsonFlag
 from suture.wire.v1 import scm_pb2
 from tools.demo.cluster import Cluster
 from tools.demo.damage_choice import Harm
@@ -47,7 +47,6 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the cluster's data; reports are always kept.")
     ] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Store files, damage them on disk, and repair them.
 
@@ -65,7 +64,7 @@ def demo(
         raise UnavailableError(
             Code.INELIGIBLE, f"{work} is not empty", hint="give an empty directory"
         )
-    steps = Steps(silence if as_json else Printer())
+    steps = Steps(silence if is_json() else Printer())
     steps.listen()
     try:
         evidence = run(root, agents, directories or default_directories(), steps)
@@ -75,7 +74,7 @@ def demo(
                 shutil.rmtree(below, ignore_errors=True)
         with suppress(OSError):
             root.rmdir()  # fails if there is a report or a log
-    if as_json:
+    if is_json():
         print_json(as_facts(evidence))
     else:
         tell(evidence)

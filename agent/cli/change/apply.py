@@ -29,7 +29,7 @@ from suture.runtime.exit_codes import ExitCode
 from suture.terminal.credentials import connect
 from suture.terminal.output import pluralize, print_note
 from suture.terminal.transient_refusals import until_decided
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, PlanArgument, ScmOption
+from suture.terminal.typer_options import PlanArgument
 from suture.wire.mapping.plan_file import SCAN, FinishedRun, PlannedScans, read_plan
 from suture.wire.v1 import scm_pb2
 
@@ -41,12 +41,10 @@ Rows = Sequence[scm_pb2.PlanRow]
 @app.command("apply-plan")
 def apply_plan(
     plan: PlanArgument,
-    scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     expect: ExpectOption = None,
     wait_s: WaitOption = 0,
-    as_json: JsonFlag = False,
 ) -> int:
     """Apply a repair plan of suture-verify.
 
@@ -65,26 +63,23 @@ def apply_plan(
         print_note(run.scope)
     rows: Rows = request.rows
     scans = PlannedScans.of(run)
-    with connect(scm) as client:
+    with connect() as client:
         handed = PlanSubmission(client, request.snapshot_id, request.run_id)
         if dry_run:
-            return show_orders(handed.decide(rows, scans, [], dry_run=True), as_json=as_json)
+            return show_orders(handed.decide(rows, scans, [], dry_run=True))
         code, worlds = ExitCode.OK, list[int]()
         if expect is not None:
             shown = decisions_in(expect, chain(rows, scans))
             rows, scans, worlds = still_wanted(rows, scans, shown)
         if not yes and any(row.action == "delete" for row in rows):
-            require_confirmation(as_json=as_json)
+            require_confirmation()
             trial = handed.decide(rows, scans, worlds, dry_run=True)
-            code = ExitCode(show_orders(trial, as_json=False))
+            code = ExitCode(show_orders(trial))
             rows, scans, worlds = still_wanted(rows, scans, trial.decisions)
             if not (rows or scans) or not typer.confirm(question(rows, len(scans)), err=True):
                 return ExitCode.FAILED
         answer = handed.decide(rows, scans, worlds, dry_run=False)
-        if wait_s:
-            done = wait_and_show(client, wait_s, answer, as_json=as_json)
-        else:
-            done = show_decisions(answer, as_json=as_json)
+        done = wait_and_show(client, wait_s, answer) if wait_s else show_decisions(answer)
         return code or done
 
 

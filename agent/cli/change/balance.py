@@ -13,10 +13,11 @@ from agent.cli.change.confirmation import DryRunFlag, Order, YesFlag
 from agent.cli.inspect.scm_commands import app
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts
 from suture.terminal.output import pluralize, print_json, print_line, print_rows, short, size
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag, option
+from suture.terminal.typer_options import flag, option
 from suture.wire.v1 import scm_pb2
 
 PERMILLE: Final = 10
@@ -24,7 +25,6 @@ PERMILLE: Final = 10
 
 @app.command("balance")
 def balance(
-    scm: ScmOption = SCM_DEFAULT,
     threshold: Annotated[
         str, option("PERCENT", "Allowed difference from the mean use of all datanodes.")
     ] = "10%",
@@ -33,7 +33,6 @@ def balance(
     stop: Annotated[bool, flag("End balancing without starting more moves.", "--stop")] = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Balance replicas between full and empty datanodes.
 
@@ -52,12 +51,10 @@ def balance(
         iteration_count=iterations,
         stop=stop,
     )
-    with connect(scm) as client:
+    with connect() as client:
         order = Order(client.scm.balance, request, "begin?", partial(show_balance, permille))
         is_move = not (status or stop)
-        return order.confirm_and_submit(
-            dry_run=dry_run and is_move, yes=yes or not is_move, as_json=as_json
-        )
+        return order.confirm_and_submit(dry_run=dry_run and is_move, yes=yes or not is_move)
 
 
 def threshold_permille(text: str) -> int:
@@ -76,11 +73,11 @@ def threshold_permille(text: str) -> int:
     return permille
 
 
-def show_balance(permille: int, answer: scm_pb2.BalanceResponse, *, as_json: bool) -> int:
+def show_balance(permille: int, answer: scm_pb2.BalanceResponse) -> int:
     """Print how full the datanodes are, and the moves."""
     used = [share.used_permille for share in answer.shares]
     spread = max(used, default=0) - min(used, default=0)
-    if as_json:
+    if is_json():
         print_json(facts(answer))
     else:
         rows = [

@@ -13,6 +13,7 @@ from suture.config.bounded_read import ANSWER_BYTES_MAX, read_file_bounded
 from suture.errors import Code, RefusedError
 from suture.observe.json_schema import JSON_SCHEMA
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.transient_refusals import until_decided
 from suture.terminal.typer_options import flag, option
 
@@ -42,7 +43,7 @@ class Order(Generic[Answer]):
     preview: Callable[..., int] | None = None
     worlds: Callable[[Answer], list[int]] | None = None
 
-    def confirm_and_submit(self, *, dry_run: bool, yes: bool, as_json: bool) -> int:
+    def confirm_and_submit(self, *, dry_run: bool, yes: bool) -> int:
         """Show the effect, ask for confirmation, and submit the request if nothing has changed
         since.
 
@@ -54,29 +55,29 @@ class Order(Generic[Answer]):
             trial = until_decided(self.submit, self.request)
             preview = self.preview or self.show
             if dry_run:
-                return preview(trial, as_json=as_json)
-            require_confirmation(as_json=as_json)
-            is_refused = preview(trial, as_json=False) == ExitCode.FAILED
+                return preview(trial)
+            require_confirmation()
+            is_refused = preview(trial) == ExitCode.FAILED
             if is_refused or not typer.confirm(self.question, err=True):
                 return ExitCode.FAILED
             if self.worlds is not None:
                 self.request.worlds[:] = self.worlds(trial)
         self.request.dry_run = False
-        return self.show(until_decided(self.submit, self.request), as_json=as_json)
+        return self.show(until_decided(self.submit, self.request))
 
 
-def is_confirmed(question: str, *, yes: bool, as_json: bool) -> bool:
+def is_confirmed(question: str, *, yes: bool) -> bool:
     """Return whether a change without a preview is confirmed, by `yes` or by the user's answer."""
     if yes:
         return True
-    require_confirmation(as_json=as_json)
+    require_confirmation()
     return typer.confirm(question, err=True)
 
 
-def require_confirmation(*, as_json: bool) -> None:
+def require_confirmation() -> None:
     """Raise RefusedError if the user cannot be asked, because stdin is not a terminal or the output
     is JSON."""
-    if as_json or not sys.stdin.isatty():
+    if is_json() or not sys.stdin.isatty():
         raise RefusedError(
             Code.MALFORMED_REQUEST,
             "refusing to change data without confirmation: stdin is not a terminal",

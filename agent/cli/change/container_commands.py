@@ -29,6 +29,7 @@ from agent.cli.inspect.scm_commands import (
 from suture.client.cluster_client import ClusterClient
 from suture.client.key_listing import checked_key, delete_keys
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts, print_messages
 from suture.terminal.output import (
@@ -41,7 +42,7 @@ from suture.terminal.output import (
     size,
 )
 from suture.terminal.selection import OnOption, datanode_id, selected
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
+from suture.terminal.typer_options import argument, flag, option
 from suture.wire.v1 import scm_pb2
 
 MINUTE_MS: Final = 60_000
@@ -63,12 +64,10 @@ TrustOption = Annotated[
 def replicate(
     ids: Containers,
     target: TargetOption = "",
-    scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     expect: ExpectOption = None,
     wait_s: WaitOption = 0,
-    as_json: JsonFlag = False,
 ) -> int:
     """Copy containers to one more datanode each.
 
@@ -80,26 +79,24 @@ def replicate(
     Example:
         suture scm replicate 42 --target dn4.example.org:9861
     """
-    with connect(scm) as client:
+    with connect() as client:
         request = scm_pb2.ReplicateContainersRequest(
             container_ids=ids,
             target_datanode_id=datanode_id(client, target) if target else "",
             worlds=read_fingerprints(expect, ids),
         )
         order = order_of(client, client.scm.replicate_containers, request, "copy", wait_s)
-        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes)
 
 
 @app.command("delete")
 def delete(
     ids: Containers,
     datanode: NodeOption,
-    scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     expect: ExpectOption = None,
     wait_s: WaitOption = 0,
-    as_json: JsonFlag = False,
 ) -> int:
     """Delete one datanode's replicas of containers.
 
@@ -111,25 +108,23 @@ def delete(
     Example:
         suture scm delete 42 --datanode dn1.example.org:9861
     """
-    with connect(scm) as client:
+    with connect() as client:
         request = scm_pb2.DeleteReplicasRequest(
             container_ids=ids,
             datanode_id=datanode_id(client, datanode),
             worlds=read_fingerprints(expect, ids),
         )
         order = order_of(client, client.scm.delete_replicas, request, "delete", wait_s)
-        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes)
 
 
 @app.command("close")
 def close(
     ids: Containers,
-    scm: ScmOption = SCM_DEFAULT,
     force: ForceFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     expect: ExpectOption = None,
-    as_json: JsonFlag = False,
 ) -> int:
     """Close containers to further writes.
 
@@ -143,25 +138,23 @@ def close(
         suture scm close 42
     """
     worlds = read_fingerprints(expect, ids)
-    with connect(scm) as client:
+    with connect() as client:
         request = scm_pb2.CloseContainersRequest(container_ids=ids, force=force, worlds=worlds)
         order = order_of(client, client.scm.close_containers, request, "close")
         waits = "" if force else safe_mode_line(client)
         if waits:
             print_note(waits)
-        code = order.confirm_and_submit(dry_run=dry_run, yes=yes or not force, as_json=as_json)
+        code = order.confirm_and_submit(dry_run=dry_run, yes=yes or not force)
     return ExitCode.TO_DO if waits and code == ExitCode.OK else code
 
 
 def reconcile(
     ids: Containers,
-    scm: ScmOption = SCM_DEFAULT,
     trusted: TrustOption = "",
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     expect: ExpectOption = None,
     wait_s: WaitOption = 600,
-    as_json: JsonFlag = False,
 ) -> int:
     """Repair replicas of containers from healthy peers.
 
@@ -176,19 +169,19 @@ def reconcile(
         suture reconcile 42
     """
     worlds = read_fingerprints(expect, ids)
-    with connect(scm) as client:
+    with connect() as client:
         if trusted:
             if len(ids) > 1:
                 raise typer.BadParameter(
                     "expected one CONTAINER with --trust", param_hint="CONTAINER"
                 )
             if not (dry_run or yes):
-                require_confirmation(as_json=as_json)
+                require_confirmation()
             chosen = datanode_id(client, trusted)
-            return trust(client, ids[0], chosen, dry_run=dry_run, yes=yes, as_json=as_json)
+            return trust(client, ids[0], chosen, dry_run=dry_run, yes=yes)
         request = scm_pb2.ReconcileContainersRequest(container_ids=ids, worlds=worlds)
         order = order_of(client, client.scm.reconcile_containers, request, "reconcile", wait_s)
-        return order.confirm_and_submit(dry_run=dry_run, yes=True, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=True)
 
 
 def order_of(
@@ -210,12 +203,12 @@ def order_of(
     )
 
 
-def show_orders(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
+def show_orders(answer: scm_pb2.ContainerDecisions) -> int:
     """Print the commands that will be sent: bytes, minutes, and healthy copies before and after."""
     rows = [row for decision in answer.decisions for row in order_rows(decision)]
     columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "reason"]
-    print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
-    if not as_json:
+    print_messages("decisions", columns, rows, answer.decisions)
+    if not is_json():
         show_given_up(answer)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
@@ -267,7 +260,7 @@ def order_text(order: scm_pb2.Order) -> str:
 
 
 @app.command("queues")
-def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+def queues(on: OnOption = None) -> int:
     """Show the command queue and limits of every datanode.
 
     Exit codes:
@@ -276,7 +269,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
     Example:
         suture scm queues
     """
-    with connect(scm) as client:
+    with connect() as client:
         answer = client.scm.get_queues(scm_pb2.GetQueuesRequest())
         is_selected = selected(client, on)
         waits = safe_mode_line(client)
@@ -284,7 +277,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
     del answer.nodes[:]
     answer.nodes.extend(shown)
     code = ExitCode.TO_DO if waits else ExitCode.OK
-    if as_json:
+    if is_json():
         print_json({**facts(answer), "safe_mode_reason": waits})
         return code
     if waits:
@@ -326,7 +319,6 @@ def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:
 
 @app.command("safemode")
 def safemode(
-    scm: ScmOption = SCM_DEFAULT,
     leave: Annotated[
         bool, flag("Leave safe mode before all datanodes have reported.", "--leave")
     ] = False,
@@ -334,7 +326,6 @@ def safemode(
         bool, typer.Option("--enter", help="Enter safe mode and stay in it until --leave.")
     ] = False,
     yes: YesFlag = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Show, enter or leave the safe mode of the SCM.
 
@@ -351,12 +342,12 @@ def safemode(
     question = "decide without those that have not reported?"
     if enter:
         question = "stop all copies, deletes, reconciles and writes of new keys?"
-    with connect(scm) as client:
-        if (leave or enter) and not is_confirmed(question, yes=yes, as_json=as_json):
+    with connect() as client:
+        if (leave or enter) and not is_confirmed(question, yes=yes):
             return ExitCode.FAILED
         answer = client.scm.safe_mode(scm_pb2.SafeModeRequest(leave=leave, enter=enter))
         nodes = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-    if as_json:
+    if is_json():
         print_json(facts(answer))
     else:
         start = "cold start" if answer.cold_start else "restart"
@@ -372,10 +363,8 @@ def safemode(
 
 def rm(
     names: Annotated[list[str], argument("KEY", "Names of the keys to delete.")],
-    scm: ScmOption = SCM_DEFAULT,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Delete keys and, in the background, their blocks.
 
@@ -384,14 +373,14 @@ def rm(
     """
     for name in names:
         checked_key(name)
-    with connect(scm) as client:
+    with connect() as client:
         question = f"delete {', '.join(names)}?"
-        if not is_confirmed(question, yes=yes or dry_run, as_json=as_json):
+        if not is_confirmed(question, yes=yes or dry_run):
             return ExitCode.FAILED
         deletions = delete_keys(client.scm, names, dry_run=dry_run, waits=print_waiting_once())
-    if as_json:
+    if is_json():
         print_json({"deletions": [facts(deletion) for deletion in deletions]})
-    for deletion in () if as_json else deletions:
+    for deletion in () if is_json() else deletions:
         if deletion.code == "OK":
             print_line(
                 f"{'would delete' if dry_run else 'deleted'} {deletion.key}, {size(deletion.size)}"

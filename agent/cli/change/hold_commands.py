@@ -12,15 +12,7 @@ from suture.terminal.document import print_messages
 from suture.terminal.output import short
 from suture.terminal.selection import OnOption, datanode_id, selected
 from suture.terminal.transient_refusals import until_decided
-from suture.terminal.typer_options import (
-    ID_MAX,
-    SCM_DEFAULT,
-    JsonFlag,
-    ScmOption,
-    argument,
-    flag,
-    option,
-)
+from suture.terminal.typer_options import ID_MAX, argument, flag, option
 from suture.wire.v1 import scm_pb2
 
 ReplicaOption = Annotated[
@@ -39,8 +31,6 @@ def hold(
         bool, flag("Release held containers and excluded replicas.", "--release")
     ] = False,
     on: OnOption = None,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Stop repairs and deletes of containers or replicas.
 
@@ -54,22 +44,22 @@ def hold(
         raise typer.BadParameter(
             "expected the ids of containers to hold or release", param_hint="CONTAINER"
         )
-    with connect(scm) as client:
+    with connect() as client:
         if not ids:
-            return show_holds(client, on, as_json=as_json)
+            return show_holds(client, on)
         request = scm_pb2.HoldContainersRequest(
             container_ids=ids,
             datanode_id=datanode_id(client, datanode) if datanode else "",
             release=release,
         )
-        return show_decisions(until_decided(client.scm.hold_containers, request), as_json=as_json)
+        return show_decisions(until_decided(client.scm.hold_containers, request))
 
 
-def show_holds(client: ClusterClient, on: list[str] | None, *, as_json: bool) -> int:
+def show_holds(client: ClusterClient, on: list[str] | None) -> int:
     """Print all held containers and excluded replicas, or those on the datanodes `on`."""
     answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
     is_selected = selected(client, on)
     shown = [one for one in answer.holds if is_selected(one.datanode_id)]
     rows = [(h.container_id, short(h.datanode_id) or "all of it", h.reason) for h in shown]
-    print_messages("holds", ["container#", "datanode", "reason"], rows, shown, as_json=as_json)
+    print_messages("holds", ["container#", "datanode", "reason"], rows, shown)
     return ExitCode.OK

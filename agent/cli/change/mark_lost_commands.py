@@ -12,11 +12,12 @@ from agent.cli.change.confirmation import (
 from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
 from agent.cli.inspect.scm_commands import Containers, app
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import print_messages
 from suture.terminal.output import pluralize, print_line
 from suture.terminal.selection import datanode_ids
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag
+from suture.terminal.typer_options import flag
 from suture.wire.v1 import scm_pb2
 
 KEYS_SHOWN_MAX: Final = 20  # per container; --json has up to 1,000
@@ -27,12 +28,10 @@ UndoFlag = Annotated[bool, flag("Undo the mark after a replica returned.", "--un
 @app.command("mark-lost")
 def mark_lost(
     ids: Containers,
-    scm: ScmOption = SCM_DEFAULT,
     undo: UndoFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     expect: ExpectOption = None,
-    as_json: JsonFlag = False,
 ) -> int:
     """Mark missing containers as lost.
 
@@ -44,7 +43,7 @@ def mark_lost(
         suture scm mark-lost 42 --dry-run
     """
     worlds = read_fingerprints(expect, ids)
-    with connect(scm) as client:
+    with connect() as client:
         request = scm_pb2.MarkContainersLostRequest(container_ids=ids, worlds=worlds, undo=undo)
         order = Order(
             client.scm.mark_containers_lost,
@@ -53,16 +52,16 @@ def mark_lost(
             show_fates,
             worlds=lambda trial: [one.world for one in trial.containers],
         )
-        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes)
 
 
-def show_fates(answer: scm_pb2.MarkContainersLostResponse, *, as_json: bool) -> int:
+def show_fates(answer: scm_pb2.MarkContainersLostResponse) -> int:
     """Print the result, or the preview, for each container and its keys; return exit code 1 if any
     was refused."""
     rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
     columns = ["container#", "decision", "lost keys#", "reason"]
-    print_messages("decisions", columns, rows, answer.containers, as_json=as_json)
-    for one in () if as_json else answer.containers:
+    print_messages("decisions", columns, rows, answer.containers)
+    for one in () if is_json() else answer.containers:
         for name in one.keys[:KEYS_SHOWN_MAX]:
             print_line(f"lost with container {one.container_id}: {name}")
         left = one.key_count - len(one.keys[:KEYS_SHOWN_MAX])
@@ -73,12 +72,7 @@ def show_fates(answer: scm_pb2.MarkContainersLostResponse, *, as_json: bool) -> 
 
 @app.command("remove-node")
 def remove_node(
-    ids: Datanodes,
-    scm: ScmOption = SCM_DEFAULT,
-    force: ForceFlag = False,
-    dry_run: DryRunFlag = False,
-    yes: YesFlag = False,
-    as_json: JsonFlag = False,
+    ids: Datanodes, force: ForceFlag = False, dry_run: DryRunFlag = False, yes: YesFlag = False
 ) -> int:
     """Remove dead datanodes and their replica records.
 
@@ -88,9 +82,9 @@ def remove_node(
     Example:
         suture scm remove-node dn1.example.org:9861
     """
-    with connect(scm) as client:
+    with connect() as client:
         named = datanode_ids(client, ids, may_be_gone=True)
         request = scm_pb2.RemoveNodesRequest(datanode_ids=named, force=force)
         remove = client.scm.remove_nodes
         order = Order(remove, request, "remove as shown?", show_node_decisions)
-        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes)

@@ -14,13 +14,14 @@ from agent.cli.inspect.status import EXIT_CODES
 from health.cluster_verdict import DataVerdict
 from suture.observe.terminal_escape import printable
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts, print_messages
 from suture.terminal.output import pluralize, print_json, print_line, say_lines, short
 from suture.terminal.selection import OnOption, datanode_ids, selected
 from suture.terminal.time_option import duration
 from suture.terminal.transient_refusals import until_decided
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag
+from suture.terminal.typer_options import argument, flag
 from suture.wire.v1 import scm_pb2
 
 NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"
@@ -54,13 +55,11 @@ UndoFlag = Annotated[bool, flag("Return the datanodes to service at any stage.",
 @app.command("decommission")
 def decommission(
     ids: Datanodes,
-    scm: ScmOption = SCM_DEFAULT,
     undo: UndoFlag = False,
     force: ForceFlag = False,
     skip: SkipOption = None,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Copy all replicas off datanodes and retire them.
 
@@ -68,16 +67,15 @@ def decommission(
         suture scm decommission dn1.example.org:9861
     """
     if undo:
-        return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
+        return return_to_service(ids, dry_run=dry_run)
     request = scm_pb2.SetOperationalStatesRequest(op_state="DECOMMISSIONING", force=force)
     request.skipped_checks[:] = skip or ()
-    return set_states(scm, ids, request, dry_run=dry_run, yes=yes, as_json=as_json)
+    return set_states(ids, request, dry_run=dry_run, yes=yes)
 
 
 @app.command("maintenance")
 def maintenance(
     ids: Datanodes,
-    scm: ScmOption = SCM_DEFAULT,
     until: Annotated[
         float, duration("--until", text="Length of the maintenance; 0 = unlimited.")
     ] = 0,
@@ -86,7 +84,6 @@ def maintenance(
     skip: SkipOption = None,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Put datanodes into maintenance.
 
@@ -97,41 +94,33 @@ def maintenance(
         suture scm maintenance dn1.example.org:9861 --until 4h
     """
     if undo:
-        return return_to_service(scm, ids, dry_run=dry_run, as_json=as_json)
+        return return_to_service(ids, dry_run=dry_run)
     request = scm_pb2.SetOperationalStatesRequest(op_state="ENTERING_MAINTENANCE", force=force)
     request.skipped_checks[:] = skip or ()
     request.op_expiry_ms = int((time.time() + until) * 1000) if until else 0
-    return set_states(scm, ids, request, dry_run=dry_run, yes=yes, as_json=as_json)
+    return set_states(ids, request, dry_run=dry_run, yes=yes)
 
 
-def return_to_service(scm: str, ids: list[str], *, dry_run: bool, as_json: bool) -> int:
+def return_to_service(ids: list[str], *, dry_run: bool) -> int:
     """Request that datanodes return to service; no confirmation is needed."""
     request = scm_pb2.SetOperationalStatesRequest(op_state="IN_SERVICE")
-    return set_states(scm, ids, request, dry_run=dry_run, yes=True, as_json=as_json)
+    return set_states(ids, request, dry_run=dry_run, yes=True)
 
 
 def set_states(
-    scm: str,
-    ids: list[str],
-    request: scm_pb2.SetOperationalStatesRequest,
-    *,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    ids: list[str], request: scm_pb2.SetOperationalStatesRequest, *, dry_run: bool, yes: bool
 ) -> int:
     """Request an operational state for datanodes. Without `yes`, show the SCM's checks and ask
     first."""
-    with connect(scm) as client:
+    with connect() as client:
         request.datanode_ids[:] = datanode_ids(client, ids)
         submit = client.scm.set_operational_states
         order = Order(submit, request, f"{request.op_state} as shown?", show_node_decisions)
-        return order.confirm_and_submit(dry_run=dry_run, yes=yes, as_json=as_json)
+        return order.confirm_and_submit(dry_run=dry_run, yes=yes)
 
 
 @app.command("decommission-status")
-def decommission_status(
-    on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
-) -> int:
+def decommission_status(on: OnOption = None) -> int:
     """Show datanodes that are leaving or in maintenance.
 
     Exit codes:
@@ -140,7 +129,7 @@ def decommission_status(
     Example:
         suture scm decommission-status
     """
-    with connect(scm) as client:
+    with connect() as client:
         answer = client.scm.list_decommissions(scm_pb2.ListDecommissionsRequest())
         is_selected = selected(client, on)
     shown = [departure for departure in answer.departures if is_selected(departure.datanode_id)]
@@ -161,8 +150,8 @@ def decommission_status(
     ]
     columns = ["datanode", "state", "health", "containers#", "copies#", "unsafe#"]
     columns += ["open#", "last copies#", "safe to stop", "time left"]
-    print_messages("departures", columns, rows, shown, as_json=as_json)
-    if not as_json:
+    print_messages("departures", columns, rows, shown)
+    if not is_json():
         print_line(progress_text(shown))
         print_line(locked_text(answer))
     return ExitCode.OK if all(d.safe_to_stop for d in shown) else ExitCode.TO_DO
@@ -189,7 +178,7 @@ def locked_text(answer: scm_pb2.ListDecommissionsResponse) -> str:
 
 
 @app.command("report")
-def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+def report() -> int:
     """Show the replication manager's last report.
 
     The report names the keys of containers that are lost or lack blocks that keys need.
@@ -201,12 +190,12 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     Example:
         suture scm report
     """
-    with connect(scm) as client:
-        at_risk = keys_in(client, at_risk=True, all_of_them=as_json)
+    with connect() as client:
+        at_risk = keys_in(client, at_risk=True, all_of_them=is_json())
         answer = client.scm.get_report(scm_pb2.GetReportRequest())
         counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
     verdict = DataVerdict(counts.verdict)
-    if as_json:
+    if is_json():
         print_json(
             {
                 **facts(answer),
@@ -275,8 +264,6 @@ def refresh_volumes(
     register: Annotated[
         bool, flag("Also make datanodes register and send full reports.", "--register")
     ] = False,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Measure the used space of volumes now.
 
@@ -284,15 +271,15 @@ def refresh_volumes(
         suture scm refresh-volumes dn1.example.org:9861
     """
     kind = "reregister" if register else "refresh_volume_usage"
-    with connect(scm) as client:
+    with connect() as client:
         request = scm_pb2.CommandNodesRequest(datanode_ids=datanode_ids(client, ids), type=kind)
         answer = until_decided(client.scm.command_nodes, request)
-    return show_node_decisions(answer, as_json=as_json)
+    return show_node_decisions(answer)
 
 
-def show_node_decisions(answer: scm_pb2.NodeDecisions, *, as_json: bool) -> int:
+def show_node_decisions(answer: scm_pb2.NodeDecisions) -> int:
     """Print the SCM's decision per datanode; return exit code 1 if it refused any."""
     rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
     columns = ["datanode", "decision", "reason"]
-    print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
+    print_messages("decisions", columns, rows, answer.decisions)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED

@@ -14,6 +14,7 @@ from suture.client.container_discovery import DiscoveredContainer, PartStore, fe
 from suture.client.put_metadata import DiscoveredPut
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.output import (
     items_progress,
@@ -25,7 +26,7 @@ from suture.terminal.output import (
 )
 from suture.terminal.selection import fetch_container
 from suture.terminal.transient_refusals import THE_SCM, until_free
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag
+from suture.terminal.typer_options import flag
 from suture.wire.clients.message_groups import in_groups
 from suture.wire.v1 import container_pb2, scm_pb2
 
@@ -98,12 +99,10 @@ class RecoverySummary:
 
 @app.command("recover")
 def recover(
-    scm: ScmOption = SCM_DEFAULT,
     force: Annotated[
         bool, flag("Finish although datanodes are missing or unreachable.", "--force")
     ] = False,
     dry_run: DryRunFlag = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Recover keys and containers newer than the backup.
 
@@ -118,19 +117,19 @@ def recover(
     Example:
         suture scm recover --dry-run
     """
-    result = RecoverySummary(lists_keys=as_json)
-    with connect(scm) as client, PartStore() as parts:
+    result = RecoverySummary(lists_keys=is_json())
+    with connect() as client, PartStore() as parts:
         state = _backlog(client, is_awaited=not (force or dry_run))
-        if not as_json:
+        if not is_json():
             print_line(_what(state))
         if state.missing_datanode_ids and not force:
             print_note(f"not reported yet: {', '.join(state.missing_datanode_ids)}")
             if not dry_run:
                 print_note("start them and wait, or go on without them: --force")
-                if as_json:
+                if is_json():
                     print_json(result.document(is_finished=False))
                 return ExitCode.UNAVAILABLE
-        seen = _looked_into(client, state.container_ids, result, quiet=as_json)
+        seen = _looked_into(client, state.container_ids, result)
         for request in chain(_containers(seen, result, parts), _keys(parts, result)):
             request.dry_run = dry_run
             result.add(client.scm.recover_from_restore(request))
@@ -140,7 +139,7 @@ def recover(
                 finish=True, force=force, last_local_id=result.last_local_id
             )
             until_free(THE_SCM, lambda: client.scm.recover_from_restore(end))
-    if as_json:
+    if is_json():
         print_json(result.document(is_finished=is_end))
     else:
         _show(result, dry_run=dry_run)
@@ -185,9 +184,9 @@ def _what(state: scm_pb2.GetRestoreRecoveryResponse) -> str:
 
 
 def _looked_into(
-    client: ClusterClient, ids: Sequence[int], result: RecoverySummary, *, quiet: bool
+    client: ClusterClient, ids: Sequence[int], result: RecoverySummary
 ) -> Iterator[DiscoveredContainer]:
-    with items_progress("containers", len(ids), quiet=quiet) as progress:
+    with items_progress("containers", len(ids)) as progress:
         for container_id in ids:
             progress.advance(progress.tasks[0].id)
             try:

@@ -11,10 +11,11 @@ from agent.services.scan_handlers import SAMPLE_RESULT
 from scanner.sampling import FRACTION_MIN, SampleSize
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import NodeOption, nodes_of
 from suture.terminal.output import items_progress, pluralize, print_json, print_line, size
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, option
+from suture.terminal.typer_options import argument, option
 from suture.wire.v1 import datanode_pb2 as pb
 
 SHOWN_MAX: Final = 20
@@ -31,7 +32,6 @@ def sample(
         list[Path] | None,
         argument("DIR", "Volume directories to read; default: running datanodes."),
     ] = None,
-    scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     confidence: Annotated[
         float,
@@ -43,7 +43,6 @@ def sample(
     seed: Annotated[
         int | None, option("N", "Seed, to draw the same chunks again; default: random.", min=0)
     ] = None,
-    as_json: JsonFlag = False,
 ) -> int:
     """Read random chunks and estimate the damage rate.
 
@@ -65,7 +64,7 @@ def sample(
             hint="give DIR or --datanode",
         )
     number = secrets.randbits(32) if seed is None else seed
-    with items_progress("sample", 0, quiet=as_json) as bar:
+    with items_progress("sample", 0) as bar:
         wish = SampleRequest(
             confidence=confidence / 100,
             fraction=fraction,
@@ -73,8 +72,8 @@ def sample(
             begin=lambda total: bar.update(bar.task_ids[0], total=total),
             progress=lambda count: bar.advance(bar.task_ids[0], count),
         )
-        taken = offline_sample(volumes, wish) if volumes else live_sample(scm, datanode, wish)
-    if as_json:
+        taken = offline_sample(volumes, wish) if volumes else live_sample(datanode, wish)
+    if is_json():
         print_json({**taken.document(), "confidence": wish.confidence, "fraction": fraction})
     else:
         print_sample(taken)
@@ -95,9 +94,9 @@ def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> ChunkSample:
     return ChunkSample(size, wish.seed, messages, unreadable, kind="volume")
 
 
-def live_sample(scm: str, datanode: str | None, wish: SampleRequest) -> ChunkSample:
+def live_sample(datanode: str | None, wish: SampleRequest) -> ChunkSample:
     """Draw a sample from running datanodes."""
-    with connect(scm) as client:
+    with connect() as client:
         return sample_of(client, nodes_of(client, datanode), wish)
 
 

@@ -14,20 +14,13 @@ from suture.config.quantity import format_duration
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.pages.status_headline import percent
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import DatanodeReply, NodeOption, nodes_of, query_all
 from suture.terminal.document import facts
 from suture.terminal.output import ago, pluralize, print_json, print_line, print_rows, short, size
 from suture.terminal.time_option import duration
-from suture.terminal.typer_options import (
-    ID_MAX,
-    SCM_DEFAULT,
-    JsonFlag,
-    ScmOption,
-    argument,
-    flag,
-    option,
-)
+from suture.terminal.typer_options import ID_MAX, argument, flag, option
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2 as pb
 
@@ -40,9 +33,7 @@ Answers = list[DatanodeReply[pb.ScrubStatusResponse]]
 
 
 @app.command("status")
-def status(
-    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
-) -> int:
+def status(datanode: NodeOption = None) -> int:
     """Show the scan progress of every volume.
 
     The last full pass of a volume is the period in which each of its replicas was last read.
@@ -53,20 +44,18 @@ def status(
     Example:
         suture scrub status
     """
-    answers = query_scrubs(scm, datanode, lambda peer: peer.scrub_status(with_last_pass=True))
-    return print_answers(answers, as_json=as_json)
+    answers = query_scrubs(datanode, lambda peer: peer.scrub_status(with_last_pass=True))
+    return print_answers(answers)
 
 
 @app.command("pause")
 def pause(
-    scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     volume: VolumeOption = "",
     duration_s: Annotated[
         float, duration("--for", text="Length of the pause.", min_s=0.001, shown="1h")
     ] = PAUSE_S_DEFAULT,
     end: Annotated[bool, flag("End the pause now.", "--end")] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Pause background scans for a limited time.
 
@@ -82,13 +71,12 @@ def pause(
         wish = pb.ControlScrubRequest(volume_id=volume, resume=True)
     else:
         wish = pb.ControlScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
-    return print_answers(control_scrubs(scm, datanode, wish), as_json=as_json)
+    return print_answers(control_scrubs(datanode, wish))
 
 
 @app.command("scan")
 def scan(
     container_id: Annotated[int, argument("CONTAINER", "Container id.", min=1, max=ID_MAX)],
-    scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     wait: Annotated[bool, flag("Scan now, and print progress and findings.", "--wait")] = False,
     full_speed: Annotated[
@@ -97,7 +85,6 @@ def scan(
     cancel: Annotated[
         bool, flag("Cancel the background scan of the container.", "--cancel")
     ] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Queue a full scan of a container's replicas.
 
@@ -117,12 +104,9 @@ def scan(
         )
     if cancel:
         wish = pb.ControlScrubRequest(skip_container_id=container_id)
-        return print_answers(control_scrubs(scm, datanode, wish), as_json=as_json)
-    return scan_replicas(
-        scm,
-        datanode,
-        ScanOptions(container_id=container_id, wait=wait, full_speed=full_speed, quiet=as_json),
-    )
+        return print_answers(control_scrubs(datanode, wish))
+    options = ScanOptions(container_id=container_id, wait=wait, full_speed=full_speed)
+    return scan_replicas(datanode, options)
 
 
 app.command("parity")(verify_parity_command)
@@ -130,10 +114,10 @@ app.command("sample")(sample)
 
 
 def query_scrubs(
-    scm: str, datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
+    datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
 ) -> Answers:
     """Query one datanode, or all concurrently. Raise SutureError if none answers."""
-    with connect(scm) as client:
+    with connect() as client:
         answers = query_all(client, nodes_of(client, datanode), question)
     if answers and all(answer.value is None for answer in answers):
         errors = [answer.cause for answer in answers if answer.cause]
@@ -141,21 +125,21 @@ def query_scrubs(
     return answers
 
 
-def control_scrubs(scm: str, datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
+def control_scrubs(datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
     """Change the scans of one datanode, or of all. Raise SutureError if no datanode accepts the
     change.
 
     A change for a single volume succeeds only on its datanode; the others do not have the volume.
     """
-    answers = query_scrubs(scm, datanode, lambda peer: peer.control_scrub(wish))
+    answers = query_scrubs(datanode, lambda peer: peer.control_scrub(wish))
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 
-def print_answers(answers: Answers, *, as_json: bool) -> int:
+def print_answers(answers: Answers) -> int:
     """Print the responses, and the datanodes that did not answer; return the exit code."""
     heard = [(answer.datanode, answer.value) for answer in answers if answer.value is not None]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
-    if as_json:
+    if is_json():
         errors = {datanode: {"error": error} for datanode, error in silent}
         known = {datanode: facts(answer) for datanode, answer in heard}
         total = total_pass([volume for _, answer in heard for volume in answer.volumes])

@@ -7,6 +7,7 @@ import typer
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import print_json, print_line, print_note, print_rows, size
 from suture.terminal.selection import fetch_container
 from suture.terminal.transient_refusals import until_decided, until_free
@@ -18,13 +19,7 @@ Shown = dict[str, datanode_pb2.TrustReplicaResponse]
 
 
 def trust(
-    client: ClusterClient,
-    container_id: int,
-    trusted_id: str,
-    *,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    client: ClusterClient, container_id: int, trusted_id: str, *, dry_run: bool, yes: bool
 ) -> int:
     """Make all other replicas equal to the trusted one, after a preview and a confirmation."""
     replicas = [r.datanode for r in fetch_container(client, container_id).replicas]
@@ -38,7 +33,7 @@ def trust(
     others = [one for one in replicas if one.datanode_id != trusted_id]
     ask = partial(request_trust, client, container_id, trusted)
     shown: Shown = {one.datanode_id: ask(one) for one in others}
-    print_changes(shown, as_json=as_json)
+    print_changes(shown)
     if dry_run or not any(answer.change_count for answer in shown.values()):
         return ExitCode.OK
     if not yes and not typer.confirm(f"replace as shown, trusting {trusted_id}?", err=True):
@@ -76,9 +71,9 @@ def request_trust(
     return until_free(datanode.datanode_id, lambda: peer.trust(request))
 
 
-def print_changes(shown: Shown, *, as_json: bool) -> None:
+def print_changes(shown: Shown) -> None:
     """Print the data that would be installed, and the data that it would replace."""
-    if as_json:
+    if is_json():
         replicas = [
             {
                 "datanode_id": datanode_id,

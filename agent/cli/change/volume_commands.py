@@ -17,6 +17,7 @@ from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, UnavailableError
 from suture.runtime.exit_codes import ExitCode
 from suture.runtime.file_system_type import is_on_btrfs
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import nodes_of, query_all
 from suture.terminal.document import facts
@@ -32,7 +33,7 @@ from suture.terminal.output import (
 )
 from suture.terminal.selection import fetch_container, known_nodes, one_volume
 from suture.terminal.transient_refusals import TRANSIENT, until_decided, until_free
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
+from suture.terminal.typer_options import argument, flag, option
 from suture.wire.v1 import datanode_pb2 as pb
 from suture.wire.v1 import scm_pb2
 
@@ -68,8 +69,6 @@ def add(
     next_start: Annotated[
         bool, flag("Add empty volumes when this host's agent next starts.", "--next-start")
     ] = False,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Add a volume to a datanode, now and after restarts.
 
@@ -85,18 +84,18 @@ def add(
             "expected --datanode and one DIR, or --next-start", param_hint="DIR"
         )
     if next_start:
-        return declare(paths, as_json=as_json)
-    with connect(scm) as client:
+        return declare(paths)
+    with connect() as client:
         nodes = nodes_of(client, datanode)
         wish = pb.ControlVolumeRequest(add_path=str(paths[0]))
         [answered] = query_all(client, nodes, lambda peer: peer.control_volume(wish))
     if answered.value is None:
         assert answered.cause is not None
         raise answered.cause
-    return print_volumes(answered.datanode, answered.value.volumes, as_json=as_json)
+    return print_volumes(answered.datanode, answered.value.volumes)
 
 
-def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
+def declare(volumes: Sequence[Path]) -> int:
     """Mark empty directories as new disks. The agent formats them at its next start.
 
     This is only needed for paths that had a volume before. That volume is then removed from the
@@ -107,7 +106,7 @@ def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
         with suppress(OSError):
             if is_on_btrfs(volume):
                 aside.print(f"{volume} is on btrfs: ext4 and XFS are supported")
-    if as_json:
+    if is_json():
         print_json({"volumes": [str(volume) for volume in volumes]})
     else:
         for volume in volumes:
@@ -127,8 +126,6 @@ def retire(
     wait: WaitFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Empty a volume so that its disk can be removed.
 
@@ -144,7 +141,7 @@ def retire(
     """
     if cancel and to:
         raise typer.BadParameter("cannot combine --cancel with --to", param_hint="--to")
-    with connect(scm) as client:
+    with connect() as client:
         place = resolve_volume(client, volume)
         target_id = target_of(client, place, volume, to) if to else ""
         if not cancel:
@@ -153,12 +150,12 @@ def retire(
             if dry_run:
                 print_line(f"would move {moved}, off {before.path}")
                 return ExitCode.OK
-            if not is_confirmed(f"move {moved}, off {before.path}?", yes=yes, as_json=as_json):
+            if not is_confirmed(f"move {moved}, off {before.path}?", yes=yes):
                 return ExitCode.FAILED
         volumes = control_volume(client, place, "IN_SERVICE" if cancel else "RETIRING", target_id)
         if wait and not cancel:
-            return watch_evacuation(client, place, as_json=as_json)
-    return print_volumes(place.datanode_id, volumes, as_json=as_json)
+            return watch_evacuation(client, place)
+    return print_volumes(place.datanode_id, volumes)
 
 
 def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> str:
@@ -177,10 +174,7 @@ def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> 
 
 @app.command("read-only")
 def read_only(
-    volume: VolumeName,
-    off: Annotated[bool, flag("Allow writes again.", "--off")] = False,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
+    volume: VolumeName, off: Annotated[bool, flag("Allow writes again.", "--off")] = False
 ) -> int:
     """Stop new writes to a volume.
 
@@ -189,10 +183,10 @@ def read_only(
     Example:
         suture volume read-only dn1.example.org:9861:/data/3
     """
-    with connect(scm) as client:
+    with connect() as client:
         place = resolve_volume(client, volume)
         volumes = control_volume(client, place, "IN_SERVICE" if off else "READ_ONLY")
-    return print_volumes(place.datanode_id, volumes, as_json=as_json)
+    return print_volumes(place.datanode_id, volumes)
 
 
 def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
@@ -212,9 +206,9 @@ def control_volume(
     return until_free(place.datanode_id, lambda: peer.control_volume(wish)).volumes
 
 
-def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:
+def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus]) -> int:
     """Print the volumes of a datanode."""
-    if as_json:
+    if is_json():
         known = [{"datanode_id": datanode_id, **facts(volume)} for volume in volumes]
         print_json({"volumes": known})
     else:
@@ -223,10 +217,10 @@ def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_js
     return ExitCode.OK
 
 
-def watch_evacuation(client: ClusterClient, place: VolumeRef, *, as_json: bool) -> int:
+def watch_evacuation(client: ClusterClient, place: VolumeRef) -> int:
     """Show the progress of a retirement until the volume is empty or no move is possible."""
     sent: dict[int, list[int]] = {}
-    with bytes_progress("moved", 0, quiet=as_json) as bar:
+    with bytes_progress("moved", 0) as bar:
         while True:
             volume = fetch_volume_status(client, place)
             gone = max(0, volume.retiring_bytes - volume.used_bytes)
@@ -234,7 +228,7 @@ def watch_evacuation(client: ClusterClient, place: VolumeRef, *, as_json: bool) 
             if does_rest(volume) and not send_away(client, place, volume, sent):
                 break
             time.sleep(POLL_S)
-    if as_json:
+    if is_json():
         print_json({"volumes": [{"datanode_id": place.datanode_id, **facts(volume)}]})
     else:
         print_line(ending(place, volume))

@@ -9,11 +9,11 @@ from agent.cli.inspect.scm_commands import app
 from suture.config.quantity import parse_bytes_per_s
 from suture.config.week_windows import parse_week_windows
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts
 from suture.terminal.output import print_json, print_line, print_rows
 from suture.terminal.time_option import duration
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from suture.wire.v1 import scm_pb2
 
 NONE = "none"  # removes a limit
@@ -54,8 +54,6 @@ def pause(
     kind: KindOption = None,
     rack: RackOption = "",
     for_s: Annotated[float, duration("--for", text="Duration of the pause; 0 = unlimited.")] = 0,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Pause copies, deletes, reconciles or balancing.
 
@@ -69,16 +67,11 @@ def pause(
     request = scm_pb2.ChangeSettingsRequest(
         control="pause", works=works, rack=rack, duration_ms=int(for_s * 1000)
     )
-    return change(scm, [request], as_json=as_json)
+    return change([request])
 
 
 @app.command("resume")
-def resume(
-    kind: KindOption = None,
-    rack: RackOption = "",
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
-) -> int:
+def resume(kind: KindOption = None, rack: RackOption = "") -> int:
     """End pauses of work.
 
     Without --rack, the pauses on all racks end.
@@ -88,7 +81,7 @@ def resume(
     """
     works = [work.value for work in kind or Work]
     request = scm_pb2.ChangeSettingsRequest(control="pause", works=works, rack=rack, remove=True)
-    return change(scm, [request], as_json=as_json)
+    return change([request])
 
 
 @app.command("limit")
@@ -109,8 +102,6 @@ def limit(
             metavar="WINDOWS", help="Times of the week for the work (UTC); none = any time."
         ),
     ] = "",
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Set the bandwidth and hours of copies or reconciles.
 
@@ -126,7 +117,7 @@ def limit(
     ]
     if not requests:
         raise typer.BadParameter("expected --per-datanode, --cluster or --windows")
-    return change(scm, requests, as_json=as_json)
+    return change(requests)
 
 
 def request_of(control: str, work: LimitedWork, value: str) -> scm_pb2.ChangeSettingsRequest:
@@ -146,11 +137,11 @@ def request_of(control: str, work: LimitedWork, value: str) -> scm_pb2.ChangeSet
     return request
 
 
-def change(scm: str, requests: list[scm_pb2.ChangeSettingsRequest], *, as_json: bool) -> int:
+def change(requests: list[scm_pb2.ChangeSettingsRequest]) -> int:
     """Change settings, and show those that are then in force."""
-    with connect(scm) as client:
+    with connect() as client:
         *_, answer = [client.scm.change_settings(request) for request in requests]
-    if as_json:
+    if is_json():
         print_json(facts(answer))
         return ExitCode.OK
     for setting in answer.settings:
@@ -161,15 +152,15 @@ def change(scm: str, requests: list[scm_pb2.ChangeSettingsRequest], *, as_json: 
 
 
 @app.command("config")
-def config(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+def config() -> int:
     """Show the effective options and settings of the SCM.
 
     Example:
         suture scm config
     """
-    with connect(scm) as client:
+    with connect() as client:
         answer = client.scm.list_settings(scm_pb2.ListSettingsRequest())
-    if as_json:
+    if is_json():
         print_json(facts(answer))
         return ExitCode.OK
     rows = [

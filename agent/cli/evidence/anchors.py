@@ -3,19 +3,20 @@
 from typing import Any
 
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.output import ago, print_json, print_line, print_rows, short
 from suture.terminal.selection import datanode_id
 from suture.wire.v1 import scm_pb2
 
 
-def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
+def show_anchors(datanode: str) -> int:
     """Print the stored heads of verification logs: the newest of each volume, or all of one
     datanode."""
-    with connect(scm) as client:
+    with connect() as client:
         chosen = datanode_id(client, datanode) if datanode else ""
         answer = client.scm.list_anchors(scm_pb2.ListAnchorsRequest(datanode_id=chosen))
-    if as_json:
+    if is_json():
         print_json({"logs": [document(one) for one in answer.logs]})
     elif not answer.logs:
         print_line("the SCM stores no head of a log yet")

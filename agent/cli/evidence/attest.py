@@ -24,8 +24,9 @@ from suture.client.download import write_whole
 from suture.config.quantity import format_duration
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import pluralize, print_json, print_line
-from suture.terminal.typer_options import JsonFlag, option
+from suture.terminal.typer_options import option
 
 KIND: Final = "suture verification statement"
 STATEMENT_BYTES_MAX: Final = 1024**3
@@ -55,7 +56,6 @@ def attest(
     anchor: AnchorOption = None,
     verify: StatementOption = None,
     make_key: MakeKeyOption = None,
-    as_json: JsonFlag = False,
 ) -> int:
     """Sign a statement about verifications and repairs.
 
@@ -69,7 +69,7 @@ def attest(
         suture attest /data/1 --from 2026-11-01 --key site.key --output november.json
     """
     if make_key is not None:
-        return new_key(make_key, as_json=as_json)
+        return new_key(make_key)
     if key is None:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
@@ -77,7 +77,7 @@ def attest(
             hint="give --key FILE; suture attest --make-key FILE creates a key",
         )
     if verify is not None:
-        return verify_statement(verify, key, as_json=as_json)
+        return verify_statement(verify, key)
     if not volumes or output is None or not begin:
         raise RefusedError(
             Code.MALFORMED_REQUEST,
@@ -100,15 +100,15 @@ def attest(
     if os.path.lexists(output):  # existing statements are never overwritten
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(output))
     write_whole(output, [json.dumps(document, indent=1, sort_keys=True).encode("ascii"), b"\n"])
-    print_statement(output, document, as_json=as_json, remark="signed with key")
+    print_statement(output, document, remark="signed with key")
     return ExitCode.OK
 
 
-def new_key(path: Path, *, as_json: bool) -> int:
+def new_key(path: Path) -> int:
     """Create a key, and print how to use it."""
     public_path = signing.make_key(path)
     found = signing.fingerprint(signing.read_public_key(public_path))
-    if as_json:
+    if is_json():
         print_json({"key": str(path), "public_key": str(public_path), "fingerprint": found})
     else:
         print_line(f"{path}: signs statements (mode 0600); keep it off the hosts that it is about")
@@ -172,17 +172,17 @@ def build_statement(
     }
 
 
-def verify_statement(path: Path, key: Path, *, as_json: bool) -> int:
+def verify_statement(path: Path, key: Path) -> int:
     """Print the content of a statement, and whether the holder of the key signed it."""
     public_key = signing.read_public_key(key)
     document = read_statement(path)
     if signing.verify_signature(public_key, document["statement"], str(document["signature"])):
-        print_statement(path, document, as_json=as_json, remark="holds; signed with key")
+        print_statement(path, document, remark="holds; signed with key")
         return ExitCode.OK
     own = signing.fingerprint(public_key)
     is_of_another = document["key"] != own
     why = f"it names key {document['key']}" if is_of_another else "it was changed"
-    if as_json:
+    if is_json():
         print_json({"file": str(path), "valid": False, "reason": why, "key": own})
     else:
         print_line(f"{path}: is not what the holder of key {own} signed: {why}")
@@ -211,10 +211,10 @@ def read_statement(path: Path) -> dict[str, Any]:
     return found
 
 
-def print_statement(path: Path, document: Mapping[str, Any], *, as_json: bool, remark: str) -> None:
+def print_statement(path: Path, document: Mapping[str, Any], *, remark: str) -> None:
     """Print the content of a statement, for people or as JSON."""
     statement = document["statement"]
-    if as_json:
+    if is_json():
         print_json(
             {"file": str(path), "valid": True, "key": document["key"], "statement": statement}
         )

@@ -20,19 +20,14 @@ from merkle.tree import Tree
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts
 from suture.terminal.outcomes import outcomes_in
 from suture.terminal.output import checksum, print_json, print_line
 from suture.terminal.transient_refusals import until_free
 from suture.terminal.tree_document import block_facts
-from suture.terminal.typer_options import (
-    SCM_DEFAULT,
-    JsonFlag,
-    OptionalContainerArgument,
-    ScmOption,
-    option,
-)
+from suture.terminal.typer_options import OptionalContainerArgument, option
 from suture.wire.v1 import scm_pb2
 
 LEAVES_MAX: Final = 100_000  # per replica, so that a bundle can be sent by mail
@@ -46,8 +41,6 @@ def diagnose(
     output: Annotated[
         Path | None, option("FILE", "File to write; default: a new file here.")
     ] = None,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Write the evidence about a container to a .tar.gz file.
 
@@ -63,7 +56,7 @@ def diagnose(
     if (container_id is None) == (bundle is None):
         raise typer.BadParameter("expected CONTAINER or --replay BUNDLE", param_hint="CONTAINER")
     if bundle is not None:
-        return replay(bundle, as_json=as_json)
+        return replay(bundle)
     assert container_id is not None
     path = output or Path(f"container-{container_id}.tar.gz")
     try:
@@ -72,14 +65,14 @@ def diagnose(
         hint = "--output names another file"
         raise RefusedError(Code.KEY_EXISTS, f"cannot write {path}: it exists", hint=hint) from error
     try:
-        with file, connect(scm) as client:
+        with file, connect() as client:
             documents = dict(evidence(client, ContainerId(container_id)))
             bundle_into(file, container_id, documents)
     except BaseException:
         path.unlink(missing_ok=True)  # created by this command
         raise
     failed = [name for name, document in documents.items() if "error" in document]
-    if as_json:
+    if is_json():
         print_json({"file": str(path), "documents": sorted(documents), "failed": failed})
     else:
         print_line(f"{path}: {len(documents)} documents, {path.stat().st_size} bytes")

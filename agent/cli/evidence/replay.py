@@ -6,10 +6,11 @@ from pathlib import Path
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
 from agent.cli.evidence.verdict_replay import ReplayedVerdict, ReplayOutcome, replay_verdicts
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import pluralize, print_json, print_line
 
 
-def replay(bundle: Path, *, as_json: bool) -> int:
+def replay(bundle: Path) -> int:
     """Recompute each verdict in a bundle, and print the comparison; return the exit code."""
     made = read_bundle(bundle)
     try:
@@ -18,7 +19,7 @@ def replay(bundle: Path, *, as_json: bool) -> int:
         raise no_bundle(bundle, f"what it says makes no sense: {error!r}") from error
     tally = Counter(item.outcome for item in items)
     container_id = made.container.get("container_id")
-    if as_json:
+    if is_json():
         print_json(
             {
                 "container_id": container_id,

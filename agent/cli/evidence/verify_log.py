@@ -12,9 +12,10 @@ from agent.store.verification_log.chain import ChainCheck, EntryKind, Head, chec
 from agent.store.verification_log.log_reader import Files, read_log
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.output import pluralize, print_json, print_line
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
+from suture.terminal.typer_options import argument, flag, option
 from suture.wire.v1 import scm_pb2
 
 ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
@@ -39,8 +40,6 @@ def verify_log(
     datanode: Annotated[
         str, option("ID|HOST:PORT", "List only log heads of this datanode; default: all.")
     ] = "",
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Verify the hash chain of verification logs.
 
@@ -55,14 +54,14 @@ def verify_log(
     if bool(volumes) == list_anchors or (datanode and not list_anchors):
         raise typer.BadParameter("expected either DIR or --list-anchors", param_hint="DIR")
     if not volumes:
-        return show_anchors(scm, datanode, as_json=as_json)
+        return show_anchors(datanode)
     anchors = named_anchors(anchor or (), volumes)
     checked = {}
     for path in volumes:
         files = read_log(path)
-        kept = anchors_of(scm, path, files) if from_scm else []
+        kept = anchors_of(path, files) if from_scm else []
         checked[str(path)] = check(files, [*anchors, *kept])
-    if as_json:
+    if is_json():
         print_json({"logs": [{"log": name, **document(one)} for name, one in checked.items()]})
     else:
         for name, one in checked.items():
@@ -70,7 +69,7 @@ def verify_log(
     return ExitCode.TO_DO if any(one.gap for one in checked.values()) else ExitCode.OK
 
 
-def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
+def anchors_of(path: Path, files: Files) -> list[Head]:
     """Return the heads of a log that the control plane has stored.
 
     Raise RefusedError(INELIGIBLE) if the log names no volume or several, or if the control plane
@@ -87,7 +86,7 @@ def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
         )
     [(datanode_id, volume_id)] = owners
     request = scm_pb2.ListAnchorsRequest(datanode_id=datanode_id, volume_id=volume_id)
-    with connect(scm) as client:
+    with connect() as client:
         answer = client.scm.list_anchors(request)
     kept = [Head(one.count, one.checksum.hex()) for log in answer.logs for one in log.anchors]
     if not kept:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from suture.errors import SutureError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import DatanodeReply, nodes_of, query_all
 from suture.terminal.output import pluralize, print_json, print_line, print_rows, short
@@ -18,13 +19,11 @@ COLUMNS: Final = ("time (UTC)", "at", "person", "command", "result", "objects")
 Entry = Mapping[str, Any]
 
 
-def show_audit(
-    scm: str, datanode: str | None, since_ms: int, about: str, count: int, as_json: bool
-) -> int:
+def show_audit(datanode: str | None, since_ms: int, about: str, count: int) -> int:
     """Print commands that people gave to the control plane and to all datanodes, or to one; oldest
     first."""
     request = pb.ListAuditRequest(since_ms=since_ms, object=about)
-    with connect(scm) as client:
+    with connect() as client:
         answers = []
         if datanode is None:
             try:
@@ -47,7 +46,7 @@ def show_audit(
         for answer in answers
         if answer.value is None or answer.value.left_out_count
     ]
-    if as_json:
+    if is_json():
         print_json({"since_ms": since_ms, "lines": entries, "errors": missing})
     else:
         left_out_count = max(0, len(entries) - count)

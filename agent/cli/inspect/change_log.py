@@ -15,6 +15,7 @@ from suture.client.cluster_client import ClusterClient
 from suture.config.quantity import format_duration
 from suture.errors import UnavailableError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import (
     DatanodeReply,
@@ -27,15 +28,7 @@ from suture.terminal.outcomes import newest_outcomes
 from suture.terminal.output import checksum, pluralize, print_json, print_line, print_rows, short
 from suture.terminal.selection import known_nodes
 from suture.terminal.time_option import duration
-from suture.terminal.typer_options import (
-    ID_MAX,
-    SCM_DEFAULT,
-    JsonFlag,
-    ScmOption,
-    argument,
-    flag,
-    option,
-)
+from suture.terminal.typer_options import ID_MAX, argument, flag, option
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
@@ -99,8 +92,6 @@ def history(
     ] = SINCE_S_DEFAULT,
     count: LinesOption = None,
     datanode: NodeOption = None,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Show disk changes and commands, oldest first.
 
@@ -121,22 +112,20 @@ def history(
     if about is not None and not audit:
         raise typer.BadParameter("cannot use it without --audit", param_hint="--object")
     if container_id is not None:
-        return show_container_history(scm, container_id, count or HISTORY_SHOWN, as_json=as_json)
+        return show_container_history(container_id, count or HISTORY_SHOWN)
     if commands:
-        show_outcomes(scm, datanode, count, as_json=as_json)
+        show_outcomes(datanode, count)
         return ExitCode.OK
     since_ms = max(0, int((time.time() - since_s) * 1000))
     if audit:
-        return show_audit(scm, datanode, since_ms, about or "", count or SHOWN_COUNT, as_json)
+        return show_audit(datanode, since_ms, about or "", count or SHOWN_COUNT)
     ago = format_duration(since_s)
-    return show_changes(scm, datanode, since_ms, ago, count or SHOWN_COUNT, as_json=as_json)
+    return show_changes(datanode, since_ms, ago, count or SHOWN_COUNT)
 
 
-def show_changes(
-    scm: str, datanode: str | None, since_ms: int, ago: str, count: int, *, as_json: bool
-) -> int:
+def show_changes(datanode: str | None, since_ms: int, ago: str, count: int) -> int:
     """Print the changes on all datanodes or on one, and the commands to them; oldest first."""
-    with connect(scm) as client:
+    with connect() as client:
         nodes = nodes_of(client, datanode)
         by_address = datanode is not None and ":" in datanode
         nodes, orders, unknown = orders_to(client, nodes, by_address=by_address)
@@ -145,7 +134,7 @@ def show_changes(
         [*changes_told(answers), *orders_told(orders, since_ms)], key=lambda line: line.at_ms
     )
     missing = [*not_told(answers), *unknown]
-    if as_json:
+    if is_json():
         print_json(
             {"since_ms": since_ms, "events": [asdict(line) for line in lines], "errors": missing}
         )

@@ -8,6 +8,7 @@ from agent.cli.inspect.last_verified import last_reads, verified_text
 from agent.cli.inspect.scm_commands import container_info, state_name
 from merkle.replica import ContainerId
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import query_all
 from suture.terminal.document import facts
@@ -31,10 +32,10 @@ Told = dict[str, list[datanode_pb2.HistoryEntry] | str]  # by datanode; a string
 Row = tuple[int, tuple[object, ...]]  # time, and table row
 
 
-def show_container_history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
+def show_container_history(container_id: int, count: int) -> int:
     """Print the roots of a container's replicas over time, with the reasons of changes; oldest
     first."""
-    with connect(scm) as client:
+    with connect() as client:
         info = container_info(client, container_id)
         nodes = [(r.datanode.datanode_id, r.datanode.address) for r in info.replicas]
         answers = query_all(client, nodes, lambda peer: peer.history(ContainerId(container_id)))
@@ -43,7 +44,7 @@ def show_container_history(scm: str, container_id: int, count: int, *, as_json: 
         }
         outcomes = outcomes_in(client, container_id)
     silent = {node: entries for node, entries in told.items() if isinstance(entries, str)}
-    if as_json:
+    if is_json():
         print_json({**document(told, outcomes), "last_read_at_ms": last_reads(info)})
         return ExitCode.TO_DO if silent else ExitCode.OK
     rows = sorted([*changes(told), *orders(outcomes)], key=lambda row: row[0])

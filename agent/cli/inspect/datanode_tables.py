@@ -9,6 +9,7 @@ from suture.config.quantity import format_duration
 from suture.errors import size_text
 from suture.pages.status_headline import Told, percent, volume_word
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import (
     DatanodeReply,
@@ -21,7 +22,7 @@ from suture.terminal.datanode_queries import (
 from suture.terminal.document import facts
 from suture.terminal.output import people, pluralize, print_json, print_line, print_rows, short
 from suture.terminal.time_option import duration
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, option
+from suture.terminal.typer_options import option
 from suture.wire.clients.peer import Peer
 from suture.wire.v1 import datanode_pb2 as pb
 
@@ -34,9 +35,7 @@ VOLUME_COLUMNS: Final = (
 )
 
 
-def findings(
-    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
-) -> int:
+def findings(datanode: NodeOption = None) -> int:
     """List unrepaired scan findings of all datanodes.
 
     Exit codes:
@@ -45,11 +44,11 @@ def findings(
     Example:
         suture findings
     """
-    with connect(scm) as client:
+    with connect() as client:
         answers = query_all(client, nodes_of(client, datanode), lambda peer: peer.findings(ALL))
     found = [(answer.datanode, item) for answer in answers for item in answer.value or ()]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
-    if as_json:
+    if is_json():
         print_json({"findings": [{"datanode_id": node, **facts(item)} for node, item in found]})
     else:
         columns = ["datanode", "container#", "block#", "offset#", "fault", "verdict", "pattern"]
@@ -61,9 +60,7 @@ def findings(
     return ExitCode.TO_DO if found or silent else ExitCode.OK
 
 
-def volumes(
-    scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
-) -> int:
+def volumes(datanode: NodeOption = None) -> int:
     """Show space, health and scans of every volume.
 
     Disks with errors are listed again below, the one to replace next first.
@@ -74,7 +71,7 @@ def volumes(
     Example:
         suture volumes
     """
-    with connect(scm) as client:
+    with connect() as client:
         answers = query_all(client, nodes_of(client, datanode), fetch_status_with_last_pass)
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     found = [
@@ -83,7 +80,7 @@ def volumes(
         if answer.value
         for volume, scan in pairs(answer.value)
     ]
-    if as_json:
+    if is_json():
         known = [
             {
                 "datanode_id": node,
@@ -136,7 +133,6 @@ def replace_reasons(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> list[str]:
 
 
 def top(
-    scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     interval_s: Annotated[
         float, duration("--every", text="Time between updates.", min_s=0.1, shown="2s")
@@ -151,7 +147,7 @@ def top(
         suture top --every 5s
     """
     shown = 0
-    with connect(scm) as client:
+    with connect() as client:
         while True:
             answers = query_all(client, nodes_of(client, datanode), fetch_status)
             if people.is_terminal and not count:

@@ -22,6 +22,7 @@ from merkle.tree import Leaf, Tree
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts
 from suture.terminal.outcomes import outcomes_in
@@ -38,14 +39,7 @@ from suture.terminal.output import (
 )
 from suture.terminal.transient_refusals import until_free
 from suture.terminal.tree_document import block_facts, leaf_facts
-from suture.terminal.typer_options import (
-    SCM_DEFAULT,
-    ContainerArgument,
-    JsonFlag,
-    ScmOption,
-    flag,
-    option,
-)
+from suture.terminal.typer_options import ContainerArgument, flag, option
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 ROWS_SHOWN_MAX: Final = 50  # rows in a table; --json has all
@@ -112,10 +106,8 @@ def chosen_replicas(
 
 def tree(
     container_id: ContainerArgument,
-    scm: ScmOption = SCM_DEFAULT,
     datanode: DatanodeOption = None,
     chunks: Annotated[bool, flag("Also show the chunks of each block.", "--chunks")] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Show the Merkle tree of each replica of a container.
 
@@ -124,9 +116,9 @@ def tree(
     Example:
         suture tree 42 --chunks
     """
-    with connect(scm) as client:
+    with connect() as client:
         replicas = replicas_of(client, container_id, datanode)
-    if as_json:
+    if is_json():
         print_json({"replicas": [tree_facts(replica) for replica in replicas]})
         return ExitCode.OK if all(r.tree is not None for r in replicas) else ExitCode.TO_DO
     for replica in replicas:
@@ -187,11 +179,9 @@ def tree_facts(replica: FetchedReplica) -> dict[str, object]:
 
 def diff(
     container_id: ContainerArgument,
-    scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
         str | None, option("ID|HOST:PORT", "Show only repairs by this datanode; default: all.")
     ] = None,
-    as_json: JsonFlag = False,
 ) -> int:
     """Show differences between replicas and their repairs.
 
@@ -202,7 +192,7 @@ def diff(
     Example:
         suture diff 42
     """
-    with connect(scm) as client:
+    with connect() as client:
         info = container_info(client, container_id)
         wanted = {r.datanode.datanode_id for r in chosen_replicas(info, datanode)}
         replicas = replicas_of(client, container_id, None)
@@ -220,7 +210,7 @@ def diff(
             hint=f"suture scrub parity {container_id} checks its shards against each other",
         )
     compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
-    if as_json:
+    if is_json():
         print_json({"comparisons": [pair_facts(*pair) for pair in compared]})
     else:
         for mine, theirs, verdict, divergence in compared:
@@ -288,9 +278,7 @@ def pair_facts(
     }
 
 
-def explain(
-    container_id: ContainerArgument, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
-) -> int:
+def explain(container_id: ContainerArgument) -> int:
     """Explain the state of a container, with the evidence.
 
     The output includes the repairs that were attempted.
@@ -301,17 +289,17 @@ def explain(
     Example:
         suture explain 42
     """
-    with connect(scm) as client:
+    with connect() as client:
         info = container_info(client, container_id)
         findings = {
             replica.datanode.datanode_id: findings_of(client, replica, container_id)
             for replica in info.replicas
         }
         outcomes = outcomes_in(client, container_id)
-        keys = keys_in(client, [container_id], all_of_them=as_json)
+        keys = keys_in(client, [container_id], all_of_them=is_json())
     agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
     wrong = any(findings.values()) or not agree  # an error text also counts as a finding
-    if as_json:
+    if is_json():
         print_json(
             {
                 "container": facts(info),
@@ -403,12 +391,11 @@ def print_scans(
     failures: list[tuple[str, SutureError]],
     *,
     wait: bool,
-    as_json: bool,
 ) -> int:
     """Print the results of scans, or that they are queued; return the exit code."""
     if not results:
         raise failures[0][1]
-    if as_json:
+    if is_json():
         documents = {
             datanode_id: facts(end.result) if wait else {"queued": end.queued}
             for datanode_id, end in results
@@ -437,20 +424,19 @@ def print_scans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Parameters of a scan of a container. `quiet` suppresses the progress bar."""
+    """Parameters of a scan of a container."""
 
     container_id: int
     wait: bool
     full_speed: bool
-    quiet: bool
 
 
-def scan_replicas(scm: str, datanode: str | None, wish: ScanOptions) -> int:
+def scan_replicas(datanode: str | None, wish: ScanOptions) -> int:
     """Scan all replicas of a container, or those of one datanode; return the exit code."""
-    with connect(scm) as client:
+    with connect() as client:
         info = container_info(client, wish.container_id)
         results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
-    return print_scans(results, failures, wait=wish.wait, as_json=wish.quiet)
+    return print_scans(results, failures, wait=wish.wait)
 
 
 def scan_each(
@@ -476,7 +462,7 @@ def scan_one(
     if not wish.wait:
         return until_free(datanode_id, lambda: next(peer.scan(container_id, queue=True)))
     label = f"scanning on {datanode_id}"
-    with bytes_progress(label, replica.replica.used_bytes, quiet=wish.quiet) as bar:
+    with bytes_progress(label, replica.replica.used_bytes) as bar:
 
         def progress(step: datanode_pb2.ScanProgress) -> None:
             bar.update(

@@ -11,6 +11,7 @@ from merkle.replica import ContainerId
 from suture.client.cluster_client import ClusterClient
 from suture.errors import Code, RefusedError, SutureError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts, print_messages
 from suture.terminal.long_lists import print_json_pages, print_row_pages
@@ -31,7 +32,7 @@ from suture.terminal.output import (
 from suture.terminal.selection import OnOption, fetch_container, selected
 from suture.terminal.time_option import duration
 from suture.terminal.transient_refusals import THE_SCM, TRANSIENT, until_free
-from suture.terminal.typer_options import ID_MAX, SCM_DEFAULT, JsonFlag, ScmOption, argument
+from suture.terminal.typer_options import ID_MAX, argument
 from suture.wire.v1 import container_pb2, scm_pb2
 
 POLL_S: Final = 0.2
@@ -56,13 +57,13 @@ def health_of(node: scm_pb2.NodeInfo) -> str:
 
 
 @app.command("nodes")
-def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+def nodes(on: OnOption = None) -> None:
     """List datanodes with health, space and activity.
 
     Example:
         suture scm nodes --on /rack1
     """
-    with connect(scm) as client:
+    with connect() as client:
         answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
         is_selected = selected(client, on)
     shown = [node for node in answer.nodes if is_selected(node.datanode_id)]
@@ -82,8 +83,8 @@ def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag =
         for node in shown
     ]
     columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
-    print_messages("nodes", [*columns, "last heartbeat"], rows, shown, as_json=as_json)
-    for node in () if as_json else shown:
+    print_messages("nodes", [*columns, "last heartbeat"], rows, shown)
+    for node in () if is_json() else shown:
         if node.read_only:
             print_note(
                 f"{short(node.datanode_id)} is read-only: its layout is version "
@@ -111,8 +112,6 @@ def containers(
         ),
     ] = None,
     on: OnOption = None,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> None:
     """List containers and the agreement of their replicas.
 
@@ -121,9 +120,9 @@ def containers(
     Example:
         suture scm containers 42
     """
-    with connect(scm) as client:
+    with connect() as client:
         if container_id is not None:
-            show_container(client, container_id, as_json=as_json)
+            show_container(client, container_id)
             return
         is_selected = selected(client, on)
         pages = (
@@ -134,7 +133,7 @@ def containers(
             ]
             for page in container_pages(client)
         )
-        if as_json:
+        if is_json():
             print_json_pages("containers", (map(facts, page) for page in pages))
             return
         columns = ["container#", "state", "replicas#", "bytes#", "bcsid#", "checksums"]
@@ -159,10 +158,10 @@ def state_name(state: container_pb2.ReplicaState) -> str:
     return container_pb2.ReplicaState.Name(state)
 
 
-def show_container(client: ClusterClient, container_id: int, *, as_json: bool) -> None:
+def show_container(client: ClusterClient, container_id: int) -> None:
     """Print one container and each of its replicas."""
     info = fetch_container(client, container_id)
-    if as_json:
+    if is_json():
         print_json(facts(info))
         return
     checksums = info.scheme if info.checksums == "shards" else info.checksums
@@ -203,7 +202,7 @@ def print_replicas(info: scm_pb2.ContainerInfo) -> None:
 
 
 @app.command("snapshot")
-def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+def snapshot() -> None:
     """Export the state of the SCM for suture-verify.
 
     The SCM writes Parquet files to a directory on its host. The command prints the directory.
@@ -211,11 +210,11 @@ def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     Example:
         suture scm snapshot
     """
-    with connect(scm) as client:
+    with connect() as client:
         answer = client.scm.export_snapshot(
             scm_pb2.ExportSnapshotRequest(), waits=print_waiting_once()
         )
-    if as_json:
+    if is_json():
         print_json(facts(answer))
         return
     print_line(answer.path)
@@ -254,11 +253,11 @@ def _scan(
             )
 
 
-def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
+def show_decisions(answer: scm_pb2.ContainerDecisions) -> int:
     """Print the SCM's decision per container; return exit code 1 if it refused any."""
     rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
     columns = ["container#", "decision", "commands#", "reason"]
-    print_messages("decisions", columns, rows, answer.decisions, as_json=as_json)
+    print_messages("decisions", columns, rows, answer.decisions)
     return ExitCode.OK if all(d.code == "OK" for d in answer.decisions) else ExitCode.FAILED
 
 
@@ -268,15 +267,13 @@ def safe_mode_line(client: ClusterClient) -> str:
     return f"the control plane: safe mode: {answer.reason}" if answer.on else ""
 
 
-def wait_and_show(
-    client: ClusterClient, wait_s: float, answer: scm_pb2.ContainerDecisions, *, as_json: bool
-) -> int:
+def wait_and_show(client: ClusterClient, wait_s: float, answer: scm_pb2.ContainerDecisions) -> int:
     """Wait for the outcomes of commands and print them; return exit code 2 if a replica is not
     repaired."""
     refused = [d for d in answer.decisions if d.code != "OK"]
     ids = [command_id for d in answer.decisions for command_id in d.command_ids]
-    outcomes, pending = wait_for_outcomes(client, ids, wait_s, quiet=as_json)
-    if as_json:
+    outcomes, pending = wait_for_outcomes(client, ids, wait_s)
+    if is_json():
         print_json(
             {
                 "decisions": [facts(d) for d in answer.decisions],
@@ -343,7 +340,7 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
 
 
 def wait_for_outcomes(
-    client: ClusterClient, command_ids: list[int], wait_s: float, *, quiet: bool
+    client: ClusterClient, command_ids: list[int], wait_s: float
 ) -> tuple[list[scm_pb2.Outcome], list[int]]:
     """Poll until every command has an outcome or `wait_s` has passed. Show the progress on
     stderr."""
@@ -351,7 +348,7 @@ def wait_for_outcomes(
     if not command_ids:
         return [], []
     request = scm_pb2.ListOutcomesRequest(command_ids=command_ids, count=len(command_ids))
-    with items_progress("commands answered", len(command_ids), quiet=quiet) as bar:
+    with items_progress("commands answered", len(command_ids)) as bar:
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
             answer = until_free(
@@ -368,16 +365,16 @@ def wait_for_outcomes(
             time.sleep(POLL_S)
 
 
-def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json: bool) -> None:
+def show_outcomes(datanode: str | None, count: int | None) -> None:
     """Print the outcomes of the newest commands."""
     count = min(OUTCOMES_SHOWN if count is None else count, KEPT_MAX)
-    with connect(scm) as client:
+    with connect() as client:
         is_selected = selected(client, [datanode] if datanode else None)
         shown = newest_outcomes(client, lambda o: is_selected(o.datanode_id), count=count)
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=1))
     del answer.outcomes[:]
     answer.outcomes.extend(shown)
-    if as_json:
+    if is_json():
         print_json(facts(answer))
         return
     print_rows(OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes])

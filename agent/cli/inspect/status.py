@@ -15,8 +15,9 @@ from health.cluster_verdict import DataVerdict
 from suture.errors import SutureError
 from suture.pages.status_headline import Told, answer_of, headline, unreachable_nodes
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json, scm_address
 from suture.terminal.credentials import security
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, flag, option
+from suture.terminal.typer_options import flag, option
 from suture.wire.clients.channel import Method, call, call_with_retry, open_channel
 from suture.wire.mapping.addressee import ADDRESSEE_HEADER
 from suture.wire.mapping.rpc_services import DATANODE, Stub
@@ -33,14 +34,12 @@ EXIT_CODES: Final = {
 
 
 def status(
-    scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
         str | None, option("ID|HOST:PORT", "Query only this datanode; default: all.", "--datanode")
     ] = None,
     as_nagios: Annotated[
         bool, flag("Print one line with numbers, for Nagios or Icinga.", "--nagios")
     ] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Show the health of all data and of every datanode.
 
@@ -51,12 +50,12 @@ def status(
     Example:
         suture status
     """
-    if as_nagios and (as_json or datanode is not None):
+    if as_nagios and (is_json() or datanode is not None):
         raise typer.BadParameter("cannot combine with --json or --datanode", param_hint="--nagios")
     if datanode is not None:
-        return one_datanode(address_of(scm, datanode), as_json=as_json)
+        return one_datanode(address_of(datanode))
     try:
-        return whole_cluster(scm, as_json=as_json, as_nagios=as_nagios)
+        return whole_cluster(as_nagios=as_nagios)
     except SutureError as error:
         if not as_nagios:
             raise
@@ -66,7 +65,7 @@ def status(
         return ExitCode.UNAVAILABLE
 
 
-def address_of(scm: str, datanode: str) -> str:
+def address_of(datanode: str) -> str:
     """Return the address of a datanode. An address is used as given, because the SCM may be
     unavailable."""
     if ":" in datanode:
@@ -74,16 +73,16 @@ def address_of(scm: str, datanode: str) -> str:
     from suture.terminal.selection import one_node
     from suture.wire.clients.scm import ScmClient
 
-    with ScmClient(scm, security=security()) as control:
+    with ScmClient(scm_address(), security=security()) as control:
         return one_node(control.list_nodes(scm_pb2.ListNodesRequest()).nodes, datanode).address
 
 
-def one_datanode(address: str, *, as_json: bool) -> int:
+def one_datanode(address: str) -> int:
     """Show one datanode: volumes and workers."""
     answer = fetch_status(address, security())
     now_ms = int(time.time() * 1000)
     line = headline(answer_of([answer], now_ms), now_ms)
-    if as_json:
+    if is_json():
         from suture.terminal.output import print_json
 
         print_json({"summary": line.text, "healthy": line.is_well, **document_of(answer)})
@@ -106,13 +105,13 @@ def document_of(told: Told) -> dict[str, object]:
     }
 
 
-def whole_cluster(scm: str, *, as_json: bool, as_nagios: bool = False) -> int:
+def whole_cluster(*, as_nagios: bool = False) -> int:
     """Show the state of the cluster according to the control plane and each datanode. The exit
     codes are those of Nagios, too: 0 is OK, 2 CRITICAL, 3 UNKNOWN."""
     from suture.wire.clients.scm import ScmClient  # not needed for a single datanode
 
     proof = security()
-    with ScmClient(scm, security=proof) as control:
+    with ScmClient(scm_address(), security=proof) as control:
         nodes = list(control.list_nodes(scm_pb2.ListNodesRequest()).nodes)
         counts = control.count_containers(scm_pb2.CountContainersRequest())
     answers = fetch_all_statuses(nodes, proof)
@@ -127,7 +126,7 @@ def whole_cluster(scm: str, *, as_json: bool, as_nagios: bool = False) -> int:
         reasons=counts.reasons,
     )
     line = headline(known, now_ms)
-    if as_json:
+    if is_json():
         from suture.terminal.document import facts
         from suture.terminal.output import print_json
 

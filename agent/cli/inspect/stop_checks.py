@@ -5,11 +5,12 @@ from typing import Annotated, Final
 
 from suture.config.quantity import format_duration
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.document import facts
 from suture.terminal.output import pluralize, print_json, print_line, size
 from suture.terminal.selection import resolve_targets
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption, argument, flag, option
+from suture.terminal.typer_options import argument, flag, option
 from suture.wire.v1 import scm_pb2
 
 EXITS: Final = {"YES": ExitCode.OK, "NO": ExitCode.TO_DO, "UNKNOWN": ExitCode.UNAVAILABLE}
@@ -34,8 +35,6 @@ def ok_to_stop(
     for_good: Annotated[
         bool, flag("Assume that the named objects never return.", "--for-good")
     ] = False,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> int:
     """Check whether datanodes or volumes are safe to stop.
 
@@ -50,8 +49,8 @@ def ok_to_stop(
     Example:
         suture ok-to-stop dn1.example.org:9861
     """
-    answer = check_stop(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
-    if as_json:
+    answer = check_stop(names, for_good=for_good, keep_count=0 if for_good else keep)
+    if is_json():
         print_json(facts(answer))
     else:
         if for_good:
@@ -68,10 +67,10 @@ def ok_to_stop(
 
 
 def check_stop(
-    scm: str, names: list[str], *, for_good: bool = False, keep_count: int = 0
+    names: list[str], *, for_good: bool = False, keep_count: int = 0
 ) -> scm_pb2.CheckStopResponse:
     """Query the control plane. Raise RefusedError if a name is unknown."""
-    with connect(scm) as client:
+    with connect() as client:
         ids, volumes = resolve_targets(client, names)
         return client.scm.check_stop(
             scm_pb2.CheckStopRequest(

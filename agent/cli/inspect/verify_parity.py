@@ -15,17 +15,11 @@ from suture.ec.rebuild_task import ShardLocation
 from suture.ec.scheme import SHARDS_MAX, parse_scheme
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
 from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows, size
 from suture.terminal.selection import fetch_container
-from suture.terminal.typer_options import (
-    SCM_DEFAULT,
-    JsonFlag,
-    OptionalContainerArgument,
-    ScmOption,
-    flag,
-    option,
-)
+from suture.terminal.typer_options import OptionalContainerArgument, flag, option
 from suture.wire.v1 import scm_pb2
 
 ROWS_SHOWN_MAX = 50  # rows in a table; --json has all
@@ -38,8 +32,6 @@ def verify_parity_command(
     rate_mib_per_s: Annotated[
         float, option("N", "Limit the read rate, in MiB/s; 0 = unlimited.", "--rate", min=0)
     ] = 0,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
 ) -> None:
     """Check that parity matches the data of EC containers.
 
@@ -55,7 +47,7 @@ def verify_parity_command(
     if (container is None) == (not every):
         raise typer.BadParameter("expected CONTAINER or --all", param_hint="CONTAINER")
     pace = rate_limiter(rate_mib_per_s * MIB)
-    with connect(scm) as client, ThreadPoolExecutor(SHARDS_MAX) as executor:
+    with connect() as client, ThreadPoolExecutor(SHARDS_MAX) as executor:
         infos = (
             [requested_container(client, container)]
             if container is not None
@@ -70,9 +62,9 @@ def verify_parity_command(
         for info in infos:
             report = verify_container(client, info, executor, pace)
             reports.append(report)
-            if not as_json:
+            if not is_json():
                 print_result(report)
-    if as_json:
+    if is_json():
         print_json({"containers": [facts(report) for report in reports]})
     elif every and not reports:
         print_line("there is no closed erasure-coded container")

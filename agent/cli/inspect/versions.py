@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json, scm_address
 from suture.terminal.credentials import connect
 from suture.terminal.datanode_queries import DatanodeReply, query_all
 from suture.terminal.output import ago, pluralize, print_json, print_line, print_rows, short
-from suture.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
 
@@ -25,7 +25,7 @@ class ProgramVersion:
     error: str = ""  # why the datanode did not answer; its version is then that of its registration
 
 
-def versions(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+def versions() -> int:
     """List the versions of all programs of the cluster.
 
     A version that differs from that of the SCM is marked.
@@ -36,14 +36,14 @@ def versions(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     Example:
         suture versions
     """
-    with connect(scm) as client:
+    with connect() as client:
         known = client.scm.list_nodes(scm_pb2.ListNodesRequest())
         nodes = [(node.datanode_id, node.address) for node in known.nodes]
         answers = query_all(client, nodes, lambda peer: peer.status())
     programs = [
         ProgramVersion(
             program="suture-scm",
-            address=scm,
+            address=scm_address(),
             version=known.version,
             started_at_ms=known.started_at_ms,
         ),
@@ -51,7 +51,7 @@ def versions(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         command_version(known.version),
     ]
     mixed_count = sum(one.differs for one in programs)
-    if as_json:
+    if is_json():
         print_json({"programs": [asdict(one) for one in programs], "is_mixed": mixed_count > 0})
     else:
         print_programs(programs)

@@ -13,8 +13,9 @@ from suture.config.toml_file import ParsedConfig
 from suture.errors import Code, RefusedError
 from suture.observe.events import EVENTS
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import pluralize, print_json, print_line, print_rows, say_lines
-from suture.terminal.typer_options import JsonFlag, argument, flag, option
+from suture.terminal.typer_options import argument, flag, option
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -22,7 +23,7 @@ ConfigOption = Annotated[Path, option("FILE", "Config file of the agent.", "--co
 
 
 @app.command("check")
-def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
+def check(config: ConfigOption = CONFIG_PATH) -> int:
     """Check a config file and its drop-ins.
 
     Every fault is printed with its file and line.
@@ -31,7 +32,7 @@ def check(config: ConfigOption = CONFIG_PATH, as_json: JsonFlag = False) -> int:
         suture config check --config /etc/suture/agent.toml
     """
     _, written = load_written(config)
-    if as_json:
+    if is_json():
         print_json({"files": [str(path) for path in written.paths], "valid": True})
     else:
         set_count = len(_leaves(written.values))
@@ -46,7 +47,6 @@ def show_options(
     origin: Annotated[
         bool, flag("Also print the file and line that set each option.", "--origin")
     ] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Print every option with its effective value.
 
@@ -59,7 +59,7 @@ def show_options(
         for option in options(AgentConfig)
         for text in [option_docs.format_option(option.name, _value(effective, option.name))]
     ]
-    if as_json:
+    if is_json():
         found = {name: {"value": text, "origin": place} for name, text, place in rows}
         print_json({"options": found})
     elif origin:
@@ -75,7 +75,6 @@ def explain(
     event: Annotated[
         bool, flag("Explain the event KEY, or all that begin with it.", "--event")
     ] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Explain an option: meaning, unit, bounds and default.
 
@@ -85,9 +84,9 @@ def explain(
         suture config explain scan.interval
     """
     if event:
-        return explain_event(name, as_json=as_json)
+        return explain_event(name)
     found = list(option_docs.find(name))
-    if as_json:
+    if is_json():
         known = [
             {
                 "name": option.name,
@@ -105,7 +104,7 @@ def explain(
     return ExitCode.OK
 
 
-def explain_event(name: str, *, as_json: bool) -> int:
+def explain_event(name: str) -> int:
     """Print the meaning of a log event, and the fields with its ids."""
     found = {key: event for key, event in sorted(EVENTS.items()) if key.startswith(name)}
     if not found:
@@ -114,7 +113,7 @@ def explain_event(name: str, *, as_json: bool) -> int:
             f"cannot explain event {name}: no event has this name",
             hint="suture config explain --event lists all events",
         )
-    if as_json:
+    if is_json():
         known = [{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()]
         print_json({"events": known})
     else:

@@ -8,6 +8,7 @@ from agent.salvage.salvage import LIST, Progress, SalvageSummary
 from agent.salvage.salvage import salvage as carry_out
 from suture.ec.scheme import parse_scheme
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import (
     bytes_progress,
     pluralize,
@@ -16,7 +17,7 @@ from suture.terminal.output import (
     print_list,
     size,
 )
-from suture.terminal.typer_options import JsonFlag, argument, flag, option
+from suture.terminal.typer_options import argument, flag, option
 
 PARTS_SHOWN_MAX: Final = 3
 
@@ -30,7 +31,6 @@ def salvage(
     partial: Annotated[
         bool, flag("Also write incomplete files, with zeros in the gaps.", "--partial")
     ] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Restore files from unmounted volumes without an SCM.
 
@@ -46,7 +46,7 @@ def salvage(
         suture salvage /mnt/disk1 /mnt/disk2 --to /mnt/rescue
     """
     code = parse_scheme(scheme) if scheme else None
-    with bytes_progress("salvage", 0, quiet=as_json) as bar:
+    with bytes_progress("salvage", 0) as bar:
         task = bar.tasks[0].id
         summary = carry_out(
             volumes,
@@ -57,7 +57,7 @@ def salvage(
                 lambda total: bar.update(task, total=total), lambda done: bar.advance(task, done)
             ),
         )
-    if as_json:
+    if is_json():
         print_json(asdict(summary))
     else:
         _show(summary, to)

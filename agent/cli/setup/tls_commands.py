@@ -9,8 +9,9 @@ import typer
 from suture.config.quantity import format_duration
 from suture.errors import Code, RefusedError
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import pluralize, print_json, print_line, print_note, print_rows
-from suture.terminal.typer_options import JsonFlag, argument, option
+from suture.terminal.typer_options import argument, option
 from suture.wire.security import pki
 from suture.wire.security.caller import Role
 
@@ -31,7 +32,6 @@ def init(
     days: Annotated[
         int, option("N", "Validity of the authority, in days.", min=1, max=DAYS_MAX)
     ] = DAYS_MAX,
-    as_json: JsonFlag = False,
 ) -> int:
     """Create a private certificate authority.
 
@@ -41,7 +41,7 @@ def init(
         suture tls init /srv/ca
     """
     path = pki.create_authority(directory, name=name, days=days, now=pki.now())
-    if as_json:
+    if is_json():
         print_json({"certificate": str(path), "key": str(path.with_suffix(".key"))})
         return ExitCode.OK
     expires_at = pki.describe_certificates(path)[0].expires_at
@@ -67,7 +67,6 @@ def issue(
     days: Annotated[
         int, option("N", "Validity of the certificate, in days.", min=1, max=DAYS_MAX)
     ] = 365,
-    as_json: JsonFlag = False,
 ) -> int:
     """Issue a certificate and its private key.
 
@@ -86,7 +85,7 @@ def issue(
     )
     certificate, key = pki.issue(directory, order, now=pki.now())
     what = pki.describe_certificates(certificate)[0]
-    if as_json:
+    if is_json():
         print_json({"certificate": str(certificate), "key": str(key), **document(what)})
         return ExitCode.OK
     print_line(f"{certificate}: {' and '.join(what.roles)}, until {day(what.expires_at)}")
@@ -99,7 +98,6 @@ def issue(
 @app.command("show")
 def show_certificates(
     paths: Annotated[list[Path], argument("FILE|DIR", "PEM files, or directories of PEM files.")],
-    as_json: JsonFlag = False,
 ) -> int:
     """Show the owner and the expiry of certificates.
 
@@ -120,7 +118,7 @@ def show_certificates(
             hint="in a directory, only files named *.pem are read",
         )
     now = pki.now()
-    if as_json:
+    if is_json():
         known = [{"file": str(file), **document(what)} for file, what in found]
         print_json({"certificates": known})
     else:
@@ -139,7 +137,7 @@ def show_certificates(
         ]
         print_rows(columns, rows)
     late = [what for _, what in found if (what.expires_at - now).days < SOON_DAYS]
-    if late and not as_json:
+    if late and not is_json():
         print_note(f"{pluralize(len(late), 'certificate')} to be issued again soon")
     return ExitCode.TO_DO if late else ExitCode.OK
 

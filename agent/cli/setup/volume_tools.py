@@ -6,8 +6,9 @@ from typing import Annotated
 
 from agent.store.recovery.fsck import fsck as check
 from suture.runtime.exit_codes import ExitCode
+from suture.terminal.common_options import is_json
 from suture.terminal.output import print_json, print_line, print_rows
-from suture.terminal.typer_options import JsonFlag, argument, flag
+from suture.terminal.typer_options import argument, flag
 
 
 def fsck(
@@ -15,7 +16,6 @@ def fsck(
     read_data: Annotated[
         bool, flag("Also read every chunk and verify its checksums.", "--read-data")
     ] = False,
-    as_json: JsonFlag = False,
 ) -> int:
     """Check volumes offline, without changing them.
 
@@ -29,7 +29,7 @@ def fsck(
     """
     reports = [check(volume, read_data=read_data) for volume in volumes]
     problems = [(str(v), p) for v, r in zip(volumes, reports, strict=True) for p in r.problems]
-    if as_json:
+    if is_json():
         known = [{"volume": str(v), **asdict(r)} for v, r in zip(volumes, reports, strict=True)]
         print_json({"volumes": known})
     else:

@@ -56,7 +56,7 @@ def test_recover_skips_a_container_lost_between_its_two_queries(
     report(world, 1, 2)
 
     with ClusterClient(suture.scm) as client:
-        seen = list(_looked_into(client, [2, 9], RecoverySummary(), quiet=True))
+        seen = list(_looked_into(client, [2, 9], RecoverySummary()))
 
     assert [2] == [one.container_id for one in seen]
 

@@ -10,7 +10,7 @@ from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 REPLICA = scm_pb2.ContainerInfoReplica(datanode=container_pb2.DatanodeEndpoint(datanode_id="dn1"))
-WISH = ScanOptions(container_id=1, wait=False, full_speed=False, quiet=True)
+WISH = ScanOptions(container_id=1, wait=False, full_speed=False)
 BUSY = UnavailableError(Code.BUSY, "10 scans are waiting")
 AWAY = UnavailableError(Code.UNAVAILABLE, "connection refused")
 

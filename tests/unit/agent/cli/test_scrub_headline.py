@@ -32,7 +32,7 @@ def test_scrubs_of_a_cluster_without_datanodes_are_empty(monkeypatch: pytest.Mon
     """The control plane may know no datanode yet."""
     monkeypatch.setattr("agent.cli.change.scrub.nodes_of", lambda *_: [])
 
-    assert [] == query_scrubs("127.0.0.1:1", None, lambda peer: peer.scrub_status())
+    assert [] == query_scrubs(None, lambda peer: peer.scrub_status())
 
 
 def with_pass(path: str, began_at_ms: int, ended_at_ms: int, *numbers: int) -> pb.VolumeScrub:

@@ -97,7 +97,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
             node_commands,
             recover,
         ):
-            monkeypatch.setattr(module, "connect", lambda _scm: Connection(client_of(scm)))
+            monkeypatch.setattr(module, "connect", lambda: Connection(client_of(scm)))
         for module in (mark_lost_commands, node_commands):
             monkeypatch.setattr(module, "datanode_ids", lambda _client, ids, **_: ids)
         for module in (hold_commands, container_commands):
@@ -262,7 +262,7 @@ def test_reconcile_after_trust_is_ordered_again(code: str, monkeypatch: pytest.M
     monkeypatch.setattr(trusting, "request_trust", lambda *_args, **_: answer)
     scm = BusyScm(code)
 
-    ended = trusting.trust(client_of(scm), 2, "dn1", dry_run=False, yes=True, as_json=False)
+    ended = trusting.trust(client_of(scm), 2, "dn1", dry_run=False, yes=True)
 
     assert (ExitCode.OK, [[2], [2]]) == (ended, scm.asked)
 
@@ -318,7 +318,7 @@ def test_results_are_awaited_over_a_restart_of_the_scm(code: Code) -> None:
 
     client = client_of(SimpleNamespace(list_outcomes=list_outcomes))
 
-    outcomes, pending = scm_commands.wait_for_outcomes(client, [7], 600.0, quiet=True)
+    outcomes, pending = scm_commands.wait_for_outcomes(client, [7], 600.0)
 
     assert (1, []) == (len(outcomes), pending)
 

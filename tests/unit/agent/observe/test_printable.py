@@ -57,7 +57,7 @@ def test_every_output_path_escapes_control_characters(
     output.print_note(hostile)
     output.fail(RefusedError(Code.MALFORMED_REQUEST, hostile, hint=hostile), as_json=False)
     output.fail_usage(hostile, hostile, as_json=False)
-    with output.bytes_progress(hostile, 1, quiet=False) as bar:
+    with output.bytes_progress(hostile, 1) as bar:
         shown = str(bar.tasks[0].description)
     captured = capsys.readouterr()
 
