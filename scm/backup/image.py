@@ -16,7 +16,7 @@ from typing import Any, Final
 import lmdb
 
 from scm.state import records, state_metadata
-from scm.state.database import StateDatabase
+from scm.state.database import StateTables
 from scm.state.entities import UNFINISHED
 from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
@@ -84,7 +84,7 @@ def read_all_rows(
             meta = environment.open_db(state_metadata.DATABASE, txn=transaction, create=False)
             found = state_metadata.read(partial(transaction.get, db=meta))
             counts = {}
-            for table in StateDatabase.blank_tables():
+            for table in StateTables().each_table:
                 database = environment.open_db(table.name.encode(), txn=transaction, create=False)
                 counts[table.name] = _look_at(transaction, database, table, looked_at)
     except (records.DamagedRow, lmdb.Error) as error:

@@ -195,13 +195,10 @@ class StateChange:
         return key
 
 
-class StateDatabase:
-    """The durable state of the control plane."""
+class StateTables:
+    """The tables of a state, empty."""
 
-    def __init__(self, environment: StateEnvironment, owner: "StateDirectoryLock") -> None:
-        self._environment = environment
-        self._owner = owner
-        self._number_at_start = self.number
+    def __init__(self) -> None:
         self.nodes: Final = NodeTable()
         self.containers: Final = ContainerTable()
         self.replicas: Final = ReplicaTable()
@@ -218,6 +215,17 @@ class StateDatabase:
         self.turns: Final = VerdictChangeTable()
         self.verifications: Final = VerificationTable()
         self.anchors: Final = AnchorTable()
+        self.each_table: Final[tuple[Table[Any, Any], ...]] = tuple(vars(self).values())
+
+
+class StateDatabase(StateTables):
+    """The durable state of the control plane."""
+
+    def __init__(self, environment: StateEnvironment, owner: "StateDirectoryLock") -> None:
+        super().__init__()
+        self._environment = environment
+        self._owner = owner
+        self._number_at_start = self.number
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self.lineage = Lineage()
@@ -227,7 +235,7 @@ class StateDatabase:
         self.recovered: RestoreRecord | None = None
         """The backup from which this state was restored, after it is recovered."""
         self.writability: Final = Writability()
-        names = ("meta", *(table.name for table in self._tables()))
+        names = ("meta", *(table.name for table in self.each_table))
         environment.open_databases(names)
         self._databases: Final = environment.databases
 
@@ -288,28 +296,6 @@ class StateDatabase:
         make_durable(directory, missing)
         return state
 
-    @staticmethod
-    def blank_tables() -> tuple[Table[Any, Any], ...]:
-        """Return an empty table for each that a state has on disk."""
-        return (
-            NodeTable(),
-            ContainerTable(),
-            ReplicaTable(),
-            AllocationTable(),
-            KeyTable(),
-            PendingTable(),
-            OutcomeTable(),
-            TransactionTable(),
-            DeletedTable(),
-            HoldTable(),
-            SettingTable(),
-            ForgottenTable(),
-            SampleTable(),
-            VerdictChangeTable(),
-            VerificationTable(),
-            AnchorTable(),
-        )
-
     @property
     def term(self) -> int:
         """The term: the number of starts of a control plane on this state."""
@@ -340,7 +326,7 @@ class StateDatabase:
         """Return a new empty set of containers. From now on, the tables remove a container from
         this set when the container changes."""
         made = ContainerBitmap()
-        for table in self._tables():
+        for table in self.each_table:
             table.settled.append(made)
         return made
 
@@ -348,7 +334,7 @@ class StateDatabase:
         """Return a new collector. From now on, the tables add a container to this collector when
         the container changes."""
         made = DirtyContainers()
-        for table in self._tables():
+        for table in self.each_table:
             table.settled.append(made)
         return made
 
@@ -401,23 +387,6 @@ class StateDatabase:
         self._environment.close()
         self._owner.release()
 
-    def _tables(self) -> tuple[Table[Any, Any], ...]:
-        return (
-            self.nodes,
-            self.containers,
-            self.replicas,
-            self.allocations,
-            self.keys,
-            self.commands,
-            self.outcomes,
-            self.transactions,
-            self.deleted,
-            self.holds,
-            self.settings,
-            self.forgotten,
-            *(self.samples, self.turns, self.verifications, self.anchors),
-        )
-
     def _commit(self, change: StateChange) -> None:
         if not change.rows:
             return
@@ -461,7 +430,7 @@ class StateDatabase:
     def _load(self) -> None:
         with self._environment.read() as transaction:
             self._load_meta(transaction)
-            for table in self._tables():
+            for table in self.each_table:
                 table.load(*rows_on_disk(partial(transaction.cursor, self._databases[table.name])))
 
     def _load_meta(self, transaction: lmdb.Transaction) -> None:

@@ -10,7 +10,7 @@ import pytest
 from scm.backup import manifest as manifests
 from scm.backup.backup_writer import take_backup
 from scm.backup.restore import restore_backup
-from scm.state.database import StateDatabase
+from scm.state.database import StateDatabase, StateTables
 from scm.state.history.anchors import Anchor, VolumeAnchors
 from scm.state.state_environment import DATA
 from suture.errors import RefusedError
@@ -25,7 +25,7 @@ DECIDING: Final = frozenset(
     }
 )
 """The tables that decisions are made by. The others remember history."""
-HISTORY: Final = sorted({table.name for table in StateDatabase.blank_tables()} - DECIDING)
+HISTORY: Final = sorted({table.name for table in StateTables().each_table} - DECIDING)
 
 
 def lacking(path: Path, table: str) -> Path:
