@@ -3,70 +3,30 @@
 `agent.host.wiring` builds the parts of the process in the order of their dependencies.
 """
 
-from collections.abc import Sequence
-
 from agent.config.loading import diff_options, with_live
 from agent.config.options import AgentConfig
-from agent.host.datanode_identity import DatanodeIdentity
-from agent.host.external_control_plane import ExternalControlPlane
-from agent.host.protocol_servers import MakeServer
 from agent.host.wiring import AgentComponents
-from suture.runtime.sd_notify import SystemdNotifier
-from suture.wire.clients.scm import ScmClient
-from suture.wire.security.tls import LOOPBACK_ONLY, Security
 
 
-class AgentProcess:
-    """All parts of an agent process."""
-
-    def __init__(
-        self,
-        config: AgentConfig,
-        who: DatanodeIdentity,
-        scms: Sequence[ScmClient],
-        supervisor: SystemdNotifier,
-        *,
-        security: Security = LOOPBACK_ONLY,
-        server_factories: Sequence[MakeServer] = (),
-        leaders: Sequence[ExternalControlPlane] = (),
-    ) -> None:
-        """Open and recover the store, and bind the gRPC server and those of `server_factories`.
-        `leaders` are external control planes, which replace `scms`.
-
-        Raise SutureError if a part cannot be built.
-        """
-        self.security = security
-        self._parts = AgentComponents(
-            config,
-            who,
-            scms,
-            supervisor,
-            security=security,
-            server_factories=server_factories,
-            leaders=leaders,
-        )
-
-    @property
-    def address(self) -> str:
-        """Address at which peers and clients reach this agent."""
-        return self._parts.address
+class AgentProcess(AgentComponents):
+    """The parts of an agent process, and what is done with all of them."""
 
     @property
     def web_address(self) -> str:
         """Address of the HTTP listener; "" if it is disabled."""
-        return self._parts.face.address
+        return self.face.address
 
     @property
     def protocol_addresses(self) -> list[str]:
         """Addresses of the servers for other protocols."""
-        return self._parts.protocol_servers.addresses
+        return self.protocol_servers.addresses
 
     def start(self) -> None:
         """Start the loops and the servers. Call it once."""
-        self._parts.loops.start()
-        self._parts.server.server.start()
-        self._parts.protocol_servers.start()
-        self._parts.face.start()
+        self.loops.start()
+        self.server.server.start()
+        self.protocol_servers.start()
+        self.face.start()
 
     def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
         """Apply the live options of `config`. Return the options that differ: True if the new value
@@ -74,9 +34,11 @@ class AgentProcess:
 
         Raise RefusedError, with nothing changed, if the scan interval would be infeasible.
         """
-        differences = diff_options(self._parts.config, config)
-        effective = with_live(self._parts.config, config)
-        self._parts.reconfigure(effective)
+        differences = diff_options(self.config, config)
+        effective = with_live(self.config, config)
+        self.scrub.reconfigure(effective.scan)
+        self.housekeeper.keep_for(effective.storage.quarantine_keep_s)
+        self.config = effective
         return differences
 
     def stop(self) -> list[str]:
@@ -86,30 +48,30 @@ class AgentProcess:
         First, new calls are refused. Then reconciles stop between two chunks, and the loops end.
         The next start uses the journal to recover changes that were interrupted.
         """
-        parts, deadline_s = self._parts, self._parts.config.stop_deadline_s
-        parts.stopping.set()
-        parts.face.stop()
-        parts.requested.stop()
-        parts.server.health.enter_graceful_shutdown()
-        stopped = parts.server.server.stop(deadline_s / 4)
-        servers_stopped = parts.protocol_servers.stop(deadline_s / 4)
-        unfinished = parts.handlers.stop(deadline_s / 2)
-        unfinished += parts.loops.stop(deadline_s / 4)
+        deadline_s = self.config.stop_deadline_s
+        self.stopping.set()
+        self.face.stop()
+        self.requested.stop()
+        self.server.health.enter_graceful_shutdown()
+        stopped = self.server.server.stop(deadline_s / 4)
+        servers_stopped = self.protocol_servers.stop(deadline_s / 4)
+        unfinished = self.handlers.stop(deadline_s / 2)
+        unfinished += self.loops.stop(deadline_s / 4)
         for ended in (stopped, *servers_stopped):
             ended.wait()
-        parts.protocol_servers.close()
-        parts.executor.shutdown(wait=True, cancel_futures=True)
-        parts.writers.shutdown(wait=True, cancel_futures=True)
-        parts.disk_writers.shutdown(wait=True)
-        if parts.watch is not None:
-            parts.watch.close()
-        if parts.parity is not None:
-            parts.parity.close()
-        parts.handlers.close()
-        for close in (*(one.close for one in parts.scms), *(one.close for one in parts.leaders)):
+        self.protocol_servers.close()
+        self.executor.shutdown(wait=True, cancel_futures=True)
+        self.writers.shutdown(wait=True, cancel_futures=True)
+        self.disk_writers.shutdown(wait=True)
+        if self.watch is not None:
+            self.watch.close()
+        if self.parity is not None:
+            self.parity.close()
+        self.handlers.close()
+        for close in (*(one.close for one in self.scms), *(one.close for one in self.leaders)):
             close()
-        parts.audit.close()
-        parts.scrub.close()
+        self.audit.close()
+        self.scrub.close()
         if not unfinished:
-            parts.store.close()
+            self.store.close()
         return unfinished

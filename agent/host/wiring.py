@@ -213,13 +213,6 @@ class AgentComponents:
         listens = f"{self.config.node.listen.rpartition(':')[0]}:{self.server.port}"
         return self.config.node.advertise or listens
 
-    def reconfigure(self, config: AgentConfig) -> None:
-        """Apply live options. Raise RefusedError, with nothing changed, if the scan interval would
-        be infeasible."""
-        self.scrub.reconfigure(config.scan)
-        self.housekeeper.keep_for(config.storage.quarantine_keep_s)
-        self.config = config
-
     # The parts, in the order of construction.
 
     def _built_scrub(self) -> ScanManager:

@@ -271,15 +271,15 @@ def spoilt(answer: bytes, rng: random.Random) -> bytes:
 def led(host: AgentProcess, accepted: list[scm_pb2.Command]) -> AgentServices:
     """Return what a leader hears of a host, with its orders into a list."""
     return AgentServices(
-        config=host._parts.config,
+        config=host.config,
         who=WHO,
         store=store_of(host),
-        reporter=host._parts.observer,
+        reporter=host.observer,
         clock=SystemClock(),
         protocol_addresses=host.protocol_addresses,
-        leases=host._parts.leases,
-        submit=host._parts.disk_writers.submit,
-        request_scan=host._parts.request_scan,
+        leases=host.leases,
+        submit=host.disk_writers.submit,
+        request_scan=host.request_scan,
         accept=lambda commands, _term: accepted.extend(commands),
         answer=lambda _: None,
     )

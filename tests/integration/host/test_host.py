@@ -98,8 +98,8 @@ def test_created_replica_shows_in_status_and_waits_in_the_outbox(tmp_path: Path)
     """The replica stays in the outbox until the SCM has received it."""
     host = built(tmp_path)
 
-    host._parts.store.create_container(ContainerId(7))
+    host.store.create_container(ContainerId(7))
 
-    assert {"OPEN": 1} == dict(host._parts.observer.status().containers_by_state)
-    assert [7] == host._parts.outboxes.boxes[0].pop_changed(10)
+    assert {"OPEN": 1} == dict(host.observer.status().containers_by_state)
+    assert [7] == host.outboxes.boxes[0].pop_changed(10)
     assert [] == host.stop()

@@ -57,7 +57,7 @@ def exporting(folder: Path, export: Path) -> Iterator[AgentProcess]:
     host = AgentProcess(
         load(written(folder, str(export))), WHO, [ScmClient(NOWHERE)], SystemdNotifier()
     )
-    host._parts.store.create_container(ContainerId(7))
+    host.store.create_container(ContainerId(7))
     try:
         host.start()
         yield host
@@ -67,7 +67,7 @@ def exporting(folder: Path, export: Path) -> Iterator[AgentProcess]:
 
 def exported_at_s(host: AgentProcess) -> float:
     """Return when a report was exported last, as the metric says; 0: never."""
-    lines = exposition(host._parts.meters.registry).decode().splitlines()
+    lines = exposition(host.meters.registry).decode().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith(f"{METRIC} ")))
 
 
@@ -80,7 +80,7 @@ def test_an_agent_exports_after_its_start_and_again(tmp_path: Path) -> None:
         wait_until(lambda: exported_at_s(host) > 0, within_s=WAIT_S)
         first = sorted((export / "dn1").iterdir())[0]
         held = pq.read_table(first).to_pylist()
-        host._parts.store.create_container(ContainerId(8))
+        host.store.create_container(ContainerId(8))
         wait_until(lambda: (tables := newest(export)) and 3 == len(tables), within_s=WAIT_S)
         rows = newest(export)
 
@@ -143,7 +143,7 @@ def test_a_stopping_agent_does_not_wait_for_a_report(
     processes: list[subprocess.Popen[bytes]] = []
     with exporting(tmp_path, tmp_path / "reports") as host:
         wait_until((tmp_path / "begun").exists, within_s=WAIT_S)
-        (loop,) = (one for one in host._parts.loops._loops if "report-export" == one.status().name)
+        (loop,) = (one for one in host.loops._loops if "report-export" == one.status().name)
         assert not loop.status().is_stalled(10.0)
         worker = loop._worker
         processes.append(worker._process)  # type: ignore[attr-defined]

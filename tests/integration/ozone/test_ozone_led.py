@@ -240,7 +240,7 @@ def test_a_manager_of_another_cluster_is_never_joined(scm: StandInScm, tmp_path:
     host = built(load(written(tmp_path, scm.address)), replace(WHO, cluster_id="CID-other"))
     host.start()
     try:
-        wait_until(lambda: Code.WRONG_CLUSTER.value in host._parts.outboxes.state)
+        wait_until(lambda: Code.WRONG_CLUSTER.value in host.outboxes.state)
     finally:
         assert [] == host.stop()
 
@@ -266,8 +266,8 @@ def test_another_layout_is_refused_with_the_option(scm: StandInScm, tmp_path: Pa
     the versions instead of "error 2".
     """
     with led_agent(tmp_path, scm.address, more='layout_version = "2.1"') as host:
-        wait_until(lambda: "layout version 9 (Ozone 2.1)" in host._parts.outboxes.state)
-        state = host._parts.outboxes.state
+        wait_until(lambda: "layout version 9 (Ozone 2.1)" in host.outboxes.state)
+        state = host.outboxes.state
     assert "7, 8, 9, 10 are 1.4, 2.0, 2.1, 2.2" in state
     assert "error 2" not in state
 

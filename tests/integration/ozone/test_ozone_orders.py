@@ -252,7 +252,7 @@ def test_unsupported_command_fails_with_the_reason_and_is_counted(
 
     assert FAILED == status.status
     assert words in status.msg
-    counted = generate_latest(agent._parts.meters.registry).decode()
+    counted = generate_latest(agent.meters.registry).decode()
     assert 'state="failed"' in counted
     assert not any(beat.pipelineReports.pipelineReport for beat in scm.beats)
 

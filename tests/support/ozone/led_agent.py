@@ -72,7 +72,7 @@ def led_agent(
 
 def store_of(host: AgentProcess) -> ReplicaStore:
     """Return the store of a host, for data that a test writes without a client."""
-    return host._parts.store
+    return host.store
 
 
 def state_of(host: AgentProcess, container_id: int) -> ReplicaState:

@@ -113,7 +113,7 @@ class LedNode(DiskHost):
     def store(self) -> ReplicaStore:
         """The store of the running agent."""
         assert self.host is not None, f"{self.name} is down"
-        return self.host._parts.store
+        return self.host.store
 
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
         """Return the path of a block's file, whether or not it exists."""
