@@ -22,7 +22,7 @@ KNOWN: Final = {
     "no host can be renamed here": "a container may have no user namespace",
     "no network can be made here": "the same",
     "the filter knows no numbers of this machine": "it is for x86-64 and AArch64",
-    "podman": "it needs an image from a registry, and a host that may run containers",
+    "podman": "a host may not be allowed to run containers",
     "there is no image": "the same",
     "Iceberg has no library for Spark": "Iceberg follows Spark's releases months later",
     "the whole set of real volumes is not here": "it is too large for the repository",
