@@ -27,7 +27,7 @@ def what_is_missing() -> str:
         if shutil.which(program) is None:
             return f"{program} is not installed"
     if run("podman", "image", "exists", IMAGE).returncode:
-        return f"there is no image {IMAGE}: load that of the release, or podman build --tag suture ."
+        return f"there is no image {IMAGE}: load the archive of a release and tag it"
     if "--profile" not in run("podman-compose", "--help").stdout:
         return "this podman-compose knows no profiles"
     if run("podman", "run", "--rm", IMAGE, "suture", "--version").returncode:
