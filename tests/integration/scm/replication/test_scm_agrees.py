@@ -13,10 +13,12 @@ from tests.support.control.agreement import Agreement, told_and_judged
 from tests.support.control.booked import enter, sayable
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica
 from tests.support.simulation.random_days import RandomDays
+from tests.support.sizes import size
 from tests.support.verification.random_clusters import random_cluster
 
 OPTIONS = ScmOptions(heartbeat_interval_ms=1_000, check_interval_ms=1_000)
 CONTAINERS = 300
+SEEDS = size(2, nightly=4)
 TICKS = 4
 
 SEED = 0  # docs/TESTING.md says how to live many more days
@@ -24,7 +26,7 @@ DAYS_CONTAINERS = 100
 DAYS_SECONDS = 20
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
     """
     Random containers, nodes and commands, reported to a control plane that then works on them: in
@@ -47,7 +49,7 @@ def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
         assert len(words) >= 8, "random worlds are in many states"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_scm_and_snapshot_judge_agree_on_reconcile_eligibility(tmp_path: Path, seed: int) -> None:
     """The control plane decides for one container before a command, and the judge decides for
     all. Only the control plane knows the possible peers, and it repairs shards where the judge
