@@ -182,7 +182,7 @@ class AgentComponents:
         )
         undo.callback(self.protocol_servers.close)
         self.watch = (
-            ChangeWatch(self.store, self.leases, self.scrub.on_demand, clock=self.clock)
+            ChangeWatch(self.store, self.leases, self.scrub.on_demand)
             if config.scan.watch
             else None
         )

@@ -6,18 +6,27 @@ within a week. An inotify event is only a hint. If the kernel drops an event, or
 for a directory, the background scan still finds the damage later. Events are ignored while this
 agent writes to the container (it then holds the lease), and shortly after.
 
-One inotify instance and one thread, that of the worker, serve all containers.
+One inotify instance serves all containers (`watchdog`'s InotifyFD), because a separate observer for
+each directory would need its own thread.
 """
 
+import errno
+import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from itertools import compress
 from typing import Final
 
 import numpy as np
 import structlog
-from inotify_simple import Event, INotify, flags, masks
+from watchdog.observers.inotify_c import (
+    CallbackId,
+    InotifyConstants,
+    InotifyEvent,
+    InotifyFD,
+    Mask,
+    WatchDescriptor,
+)
 
 from agent.leases import ContainerLeases
 from agent.scan.ondemand import OnDemandScans
@@ -25,17 +34,21 @@ from agent.store.files.layout import holds_data
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum_columns import U64s
 from merkle.replica import TREE_STATES, ContainerId
-from suture.runtime.clock import Clock
-from suture.runtime.loop import Busy, RetryAfter, Step
+from suture.runtime.loop import RetryAfter, Step
 from suture.runtime.memory import trim_heap
 
 SYNC_S: Final = 5.0  # maximum time until a newly closed container is watched
 OWN_WINDOW_S: Final = 2.0  # events of the agent's own writes arrive within this time
-READ_MS: Final = 500  # maximum time until the worker notices that it should stop
-SELF_EVENTS: Final = flags.DELETE_SELF | flags.MOVE_SELF
-WATCHED_EVENTS: Final = (
-    flags.MODIFY | flags.DELETE | masks.MOVE | SELF_EVENTS | flags.ONLYDIR | flags.DONT_FOLLOW
+SELF_EVENTS: Final = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF
+WATCHED_EVENTS: Final = Mask(
+    InotifyConstants.IN_MODIFY
+    | InotifyConstants.IN_DELETE
+    | InotifyConstants.IN_MOVE
+    | SELF_EVENTS
+    | InotifyConstants.IN_ONLYDIR
+    | InotifyConstants.IN_DONT_FOLLOW
 )
+CALLBACK_ID: Final = CallbackId(1)  # one callback per directory
 
 log = structlog.get_logger()
 
@@ -52,14 +65,12 @@ class ChangeWatch:
     leases: ContainerLeases
     scans: OnDemandScans
     _: KW_ONLY
-    clock: Clock
-    open_inotify: Callable[[], INotify] = INotify
+    open_inotify: Callable[[], InotifyFD] = InotifyFD
 
     def __post_init__(self) -> None:
-        self._inotify: INotify | None = None
-        self.watched: dict[int, ContainerId] = {}  # by the watch descriptor
+        self._inotify: InotifyFD | None = None
+        self.watched: dict[WatchDescriptor, ContainerId] = {}
         self.unwatched_count = 0
-        self._sync_at_s = 0.0
         self._synced: tuple[tuple[tuple[str, int], ...], int] | None = None
         self._overflow_count = 0
 
@@ -69,41 +80,34 @@ class ChangeWatch:
         return "change-watch"
 
     def step(self) -> Step:
-        """Wait for changes, and request scans. Update the watches if this is due."""
+        """Watch newly closed containers, and remove the watches of containers that are gone."""
         try:
-            self._inotify = inotify = self._inotify or self.open_inotify()
+            inotify = self._running_inotify()
         except OSError as error:  # the kernel's limit of inotify instances per user
             self._limit(self._closed().size, str(error), "raise fs.inotify.max_user_instances")
             return RetryAfter(SYNC_S)
-        if self.clock.monotonic_s() >= self._sync_at_s:
-            self._sync(inotify)
-            self._sync_at_s = self.clock.monotonic_s() + SYNC_S
-        for event in inotify.read(timeout=READ_MS):
-            self._handle(event)
-        return Busy()
-
-    def close(self) -> None:
-        """Stop watching. The worker must have stopped."""
-        if self._inotify is not None:
-            self._inotify.close()
-            self._inotify = None
-        self.watched.clear()
-
-    def _sync(self, inotify: INotify) -> None:
-        """Watch newly closed containers, and remove the watches of containers that are gone."""
         version = (self.store.volume_set.version(), len(self.watched))
         if version == self._synced and not self.unwatched_count:
-            return  # avoids reading 100,000 rows without need
+            return RetryAfter(SYNC_S)  # avoids reading 100,000 rows without need
         closed = self._closed()
-        watched_ids = np.fromiter(self.watched.values(), np.uint64, len(self.watched))
+        watched = self.watched.copy()
+        watched_ids = np.fromiter(watched.values(), np.uint64, len(watched))
         is_gone = ~np.isin(watched_ids, closed)
-        for descriptor in list(compress(self.watched, is_gone.tolist())):
-            del self.watched[descriptor]
-            with suppress(OSError):  # the kernel removed it, because the directory is gone
-                inotify.rm_watch(descriptor)
+        for descriptor in compress(watched, is_gone.tolist()):
+            if self.watched.pop(descriptor, None) is not None:  # else the kernel removed it
+                inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
         self._add(inotify, np.setdiff1d(closed, watched_ids))
         self._synced = (version[0], len(self.watched))
         trim_heap()
+        return RetryAfter(SYNC_S)
+
+    def close(self) -> None:
+        """Stop watching."""
+        if self._inotify is not None:
+            self._inotify.stop()
+            self._inotify.join()
+            self._inotify = None
+        self.watched.clear()
 
     def _closed(self) -> U64s:
         """Return the ids of the containers to watch."""
@@ -115,16 +119,31 @@ class ChangeWatch:
             ]
         )
 
-    def _add(self, inotify: INotify, wanted: U64s) -> None:
+    def _running_inotify(self) -> InotifyFD:
+        """Return the inotify thread. Start one if none is running. Raise OSError if the kernel's
+        limit of inotify instances is reached."""
+        if self._inotify is not None and not self._inotify.is_alive():
+            log.error("change_watch_stopped", watched_count=len(self.watched))
+            self._inotify = None
+            self.watched.clear()
+        if self._inotify is None:
+            self._inotify = self.open_inotify()
+            self._inotify.start()
+        return self._inotify
+
+    def _add(self, inotify: InotifyFD, wanted: U64s) -> None:
         """Watch as many of these containers as possible. Count the containers that cannot be
         watched, and log the reason if this number has changed. Request a scan if a directory does
         not exist."""
         missed_count, why, hint = 0, "", ""
         for index, number in enumerate(wanted):
             container_id = ContainerId(int(number))
-            path = self.store.paths(container_id).chunks
+            path = os.fsencode(self.store.paths(container_id).chunks)
             try:
-                descriptor = inotify.add_watch(path, WATCHED_EVENTS)
+                descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)
+                if descriptor < 0:  # watchdog hides EACCES
+                    inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
             except FileNotFoundError:
                 self.scans.request(container_id, reason="chunks directory is gone", is_hint=True)
                 missed_count += 1
@@ -151,21 +170,29 @@ class ChangeWatch:
             )
         self.unwatched_count = missed_count
 
-    def _handle(self, event: Event) -> None:
+    # The inotify thread calls the methods below. They must not raise or wait for long. This object
+    # is the callback (watchdog's WatchCallback) of every directory, because one object per
+    # directory would need megabytes on a large host.
+
+    def on_event(self, event: InotifyEvent) -> None:
         """Request a scan after an event in a chunks directory, unless this agent caused it."""
-        if event.mask & flags.Q_OVERFLOW:
-            self._overflow_count += 1
-            log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
-            return
-        if event.mask & flags.IGNORED:  # the next update watches the directory again if it exists
-            self.watched.pop(event.wd, None)
-            return
         container_id = self.watched.get(event.wd)
+        name = os.fsdecode(event.name)
         if container_id is None:
             return  # not watched any more
-        if not event.mask & SELF_EVENTS and not holds_data(event.name):
+        if not event.mask & SELF_EVENTS and not holds_data(name):
             return
         if self.leases.written_within(container_id, OWN_WINDOW_S):
             return
-        what = f"{event.name or 'chunks directory'} changed on disk"
+        what = f"{name or 'chunks directory'} changed on disk"
         self.scans.request(container_id, reason=what, is_hint=True)
+
+    def on_queue_overflow(self) -> None:
+        """Count and log that the kernel dropped events."""
+        self._overflow_count += 1
+        log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
+
+    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
+        """Forget a directory that the kernel no longer watches. The next step watches the directory
+        again if it exists."""
+        self.watched.pop(wd, None)

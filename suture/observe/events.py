@@ -51,6 +51,9 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "change_watch_overflowed": EventSpec(
         "The kernel dropped write notifications; some writes were not seen."
     ),
+    "change_watch_stopped": EventSpec(
+        "The kernel's write notifications ended; scans continue without them."
+    ),
     "commands_rejected": EventSpec("Commands were rejected; counts by reason."),
     "config_reload_failed": EventSpec(
         "A reload found an invalid configuration; the running one is kept."

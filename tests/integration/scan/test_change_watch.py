@@ -1,21 +1,21 @@
 """The change watch over real inotify: what others do is seen at once, what we do is not."""
 
+import ctypes
 import errno
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
-from inotify_simple import Event, INotify, flags
+from watchdog.observers import inotify_c
+from watchdog.observers.inotify_c import InotifyFD
 
-from agent.scan.change_watch import SYNC_S, ChangeWatch
+from agent.scan.change_watch import ChangeWatch
 from agent.scan.ondemand import OnDemandScans
 from merkle.replica import ContainerId
-from suture.runtime.loop import Busy, ProgressMarker, RetryAfter
-from tests.support.clock import FakeClock
+from suture.runtime.loop import ProgressMarker, RetryAfter
 from tests.support.heard import logged
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
@@ -33,37 +33,18 @@ class Watched:
             replica.tools, pace=lambda _: None, stop=threading.Event(), pulse=ProgressMarker()
         )
         self.scans.attach(self.asked.set)
-        self.clock = FakeClock()
-        self.watch = self.another()
-        assert Busy() == self.watch.step()
+        self.watch = ChangeWatch(replica.store, replica.leases, self.scans)
+        assert RetryAfter(5.0) == self.watch.step()
 
-    def another(self, open_inotify: Callable[[], INotify] = INotify) -> ChangeWatch:
-        """Return a change watch of the same store."""
-        return ChangeWatch(
-            self.replica.store,
-            self.replica.leases,
-            self.scans,
-            clock=self.clock,
-            open_inotify=open_inotify,
-        )
-
-    def update(self) -> None:
-        """Let the watch look which containers are closed."""
-        self.clock.advance_s(SYNC_S)
-        self.watch.step()
-
-    def is_noticed(self, within_s: float = WITHIN_S) -> bool:
+    def is_noticed(self) -> bool:
         """Whether a change was followed by a request; forgets it."""
-        deadline_s = time.monotonic() + within_s
-        while not self.asked.is_set() and time.monotonic() < deadline_s:
-            self.watch.step()
-        noticed = self.asked.is_set()
+        noticed = self.asked.wait(WITHIN_S)
         self.asked.clear()
         return noticed
 
     def is_quiet(self) -> bool:
         """Whether nothing was asked for a while."""
-        return not self.is_noticed(SETTLE_S)
+        return not self.asked.wait(SETTLE_S)
 
 
 @pytest.fixture
@@ -127,7 +108,7 @@ class TestOurselves:
         """
         other = ContainerId(2)
         watched.replica.create(other, blocks=1)
-        watched.update()
+        watched.watch.step()
 
         with watched.replica.leases.hold(CONTAINER):
             watched.replica.flip(1, 5)
@@ -158,11 +139,11 @@ class TestWhichDirectories:
         other, store = ContainerId(2), watched.replica.store
         store.create_container(other)
         watched.replica.put(1, 1_000, container_id=other)
-        watched.update()
+        watched.watch.step()
         assert 1 == len(watched.watch.watched)
 
         store.close_container(other, bcsid=0, force=True)
-        watched.update()
+        watched.watch.step()
 
         assert 2 == len(watched.watch.watched)
         assert watched.is_quiet()
@@ -172,91 +153,54 @@ class TestWhichDirectories:
         with watched.replica.leases.hold(CONTAINER):
             watched.replica.store.delete_container(CONTAINER, force=True)
 
-        watched.update()
+        watched.watch.step()
 
         assert 0 == len(watched.watch.watched)
         assert watched.is_quiet()
 
 
-class LimitedInotify(INotify):
+class LimitedInotify(InotifyFD):
     """An inotify whose kernel has no watch left, as with fs.inotify.max_user_watches = 0."""
 
-    def add_watch(self, *_: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def add_callback(self, *_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "inotify watch limit reached")
 
 
-class ForbiddingInotify(INotify):
-    """An inotify that may not look into container 1, as another user's directory."""
+def forbid(monkeypatch: pytest.MonkeyPatch, *containers: int) -> None:
+    """Let the kernel refuse to watch these containers, like directories of another user."""
+    allowed = inotify_c.inotify_add_watch
 
-    def add_watch(self, path: Path, mask: int) -> Any:
-        if f"/{CONTAINER}/" in str(path):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return super().add_watch(path, mask)
+    def add_watch(descriptor: int, path: bytes, mask: int) -> int:
+        if any(f"/{container}/".encode() in path for container in containers):
+            ctypes.set_errno(errno.EACCES)
+            return -1
+        return int(allowed(descriptor, path, mask))
 
-
-class OverflowingInotify(INotify):
-    """An inotify whose kernel dropped events."""
-
-    def read(self, *_: object, **__: object) -> list[Event]:
-        return [Event(-1, flags.Q_OVERFLOW, 0, "")]
+    monkeypatch.setattr(inotify_c, "inotify_add_watch", add_watch)
 
 
 class TestLimits:
-    def test_a_directory_that_may_not_be_read_is_counted_and_the_others_watched(
-        self, watched: Watched
+    def test_directories_that_may_not_be_read_are_counted_and_the_others_watched(
+        self, watched: Watched, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One unreadable directory does not prevent the watch of the others, and is logged once."""
-        watched.replica.create(ContainerId(2), blocks=1)
-        watch = watched.another(ForbiddingInotify)
+        """Unreadable directories do not prevent the watch of the others, and are logged once."""
+        for number in (2, 3):
+            watched.replica.create(ContainerId(number), blocks=1)
+        watch = ChangeWatch(watched.replica.store, watched.replica.leases, watched.scans)
+        forbid(monkeypatch, 2, 3)
 
         with logged() as said:
             for _ in range(2):
                 watch.step()
-                watched.clock.advance_s(SYNC_S)
 
-        assert (1, 1) == (len(watch.watched), watch.unwatched_count)
+        assert [CONTAINER] == list(watch.watched.values())
+        assert 2 == watch.unwatched_count
         assert ["change_watch_limited"] == [line["event"] for line in said]
         assert "Permission denied" in said[0]["error"]
         watch.close()
 
-    def test_no_watch_left_is_counted_and_harmless(self, watched: Watched) -> None:
-        """The hint is lost, and the worker continues."""
-        watch = watched.another(LimitedInotify)
-
-        assert Busy() == watch.step()
-
-        assert (0, 1) == (len(watch.watched), watch.unwatched_count)
-        watch.close()
-
-    def test_exhausted_inotify_is_logged_once_with_the_limit(self, watched: Watched) -> None:
-        """The kernel counts instances for each user; other programs may hold all of them."""
-
-        def exhausted() -> INotify:
-            raise OSError(errno.EMFILE, "Too many open files")
-
-        watch = watched.another(exhausted)
-
-        with logged() as said:
-            steps = [watch.step() for _ in range(2)]
-
-        assert [RetryAfter(SYNC_S)] * 2 == steps
-        assert (0, 1) == (len(watch.watched), watch.unwatched_count)
-        assert ["raise fs.inotify.max_user_instances"] == [line["hint"] for line in said]
-
-    def test_an_overflow_is_counted(self, watched: Watched) -> None:
-        """The kernel dropped events: the background scan will see what they were about."""
-        watch = watched.another(OverflowingInotify)
-
-        with logged() as said:
-            watch.step()
-
-        assert [("change_watch_overflowed", 1)] == [
-            (line["event"], line["overflow_count"]) for line in said
-        ]
-        watch.close()
-
     def test_a_directory_that_comes_back_is_watched_again(self, watched: Watched) -> None:
-        """The kernel removes the watch of a deleted directory. The next update adds it again."""
+        """The kernel removes the watch of a deleted directory. The next step adds it again."""
         chunks = watched.replica.store.paths(CONTAINER).chunks
         for path in chunks.iterdir():
             path.unlink()
@@ -266,7 +210,70 @@ class TestLimits:
             watched.watch.step()
 
         chunks.mkdir()
-        watched.update()
+        watched.watch.step()
         (chunks / "1.block").write_bytes(b"x")
 
         assert watched.is_noticed()
+
+    def test_no_watch_left_is_counted_and_harmless(self, watched: Watched) -> None:
+        """The hint is lost, and the worker continues."""
+        watch = ChangeWatch(
+            watched.replica.store,
+            watched.replica.leases,
+            watched.scans,
+            open_inotify=LimitedInotify,
+        )
+
+        assert RetryAfter(5.0) == watch.step()
+
+        assert (0, 1) == (len(watch.watched), watch.unwatched_count)
+        watch.close()
+
+    def test_exhausted_inotify_is_logged_once_with_the_limit(self, watched: Watched) -> None:
+        """The kernel counts instances for each user; other programs may hold all of them."""
+
+        def exhausted() -> InotifyFD:
+            raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+        watch = ChangeWatch(
+            watched.replica.store, watched.replica.leases, watched.scans, open_inotify=exhausted
+        )
+
+        with logged() as said:
+            steps = [watch.step() for _ in range(2)]
+
+        assert [RetryAfter(5.0)] * 2 == steps
+        assert (0, 1) == (len(watch.watched), watch.unwatched_count)
+        assert ["raise fs.inotify.max_user_instances"] == [line["hint"] for line in said]
+
+    def test_an_overflow_is_counted(self, watched: Watched) -> None:
+        """The kernel dropped events: the background scan will see what they were about."""
+        with logged() as said:
+            watched.watch.on_queue_overflow()
+
+        assert [("change_watch_overflowed", 1)] == [
+            (line["event"], line["overflow_count"]) for line in said
+        ]
+
+    def test_a_dead_inotify_thread_is_replaced(self, watched: Watched) -> None:
+        """The change watch does not stop silently."""
+        opened_fds: list[InotifyFD] = []
+
+        def open_inotify() -> InotifyFD:
+            opened_fds.append(InotifyFD())
+            return opened_fds[-1]
+
+        watch = ChangeWatch(
+            watched.replica.store, watched.replica.leases, watched.scans, open_inotify=open_inotify
+        )
+        watched.watch.close()
+        watch.step()
+        opened_fds[0].stop()
+        opened_fds[0].join(WITHIN_S)
+
+        watch.step()
+        watched.replica.flip(1, 5)
+
+        assert watched.is_noticed()
+        assert 2 == len(opened_fds)
+        watch.close()
