@@ -110,7 +110,7 @@ def restore(
     path: Annotated[Path, argument("BACKUP", "Directory of one backup.")],
     to: Annotated[Path, option("DIR", "New data directory; must be empty or absent.", "--to")],
     cluster: Annotated[
-        str, option("ID", "Reject a backup of another cluster; default: any.", "--cluster")
+        str, option("ID", "Cluster id that the backup must have; default: any.", "--cluster")
     ] = "",
 ) -> int:
     """Create a data directory of the SCM from a backup.

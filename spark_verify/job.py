@@ -48,7 +48,7 @@ EcRedundancyOption = Annotated[
     int | None, _number("ec_redundancy", "Keep N redundant EC shards online in maintenance.")
 ]
 SampleMaxOption = Annotated[
-    int | None, _number("sample_max", "Name at most N container ids of each kind.")
+    int | None, _number("sample_max", "Show at most N container ids for each problem.")
 ]
 MaxAgeSOption = Annotated[
     int | None,
@@ -78,7 +78,8 @@ def verify_command(
     run_id: Annotated[str, option("ID", "Id of the run; default: derived from its input.")] = "",
     master: Annotated[str, option("URL", "Spark master to use; default: all local cores.")] = "",
     changed_node: Annotated[
-        list[str] | None, option("DATANODE", "Verify only containers with a replica there.")
+        list[str] | None,
+        option("DATANODE", "Verify only containers with a replica on this datanode."),
     ] = None,
     options: Annotated[Path | None, option("FILE", "Read options from this TOML file.")] = None,
     maintenance_min: MaintenanceMinOption = None,
@@ -137,7 +138,7 @@ views_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @views_app.command(cls=SectionedCommand, context_settings=HELP)
 def views_command(
-    out: Annotated[str, argument("DIR", "Directory of results: a path or an address.")],
+    out: Annotated[str, argument("DIR", "Directory or URI of the results.")],
     engine: Annotated[
         Literal["duckdb", "spark"], option("ENGINE", "SQL dialect: duckdb or spark.")
     ] = "duckdb",

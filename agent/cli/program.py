@@ -49,11 +49,11 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "agent.cli.inspect.replica_commands": {
         "tree": "Show the Merkle tree of each replica of a container.",
-        "diff": "Show differences between replicas and their repairs.",
+        "diff": "Show differences between replicas, and how to repair them.",
         "explain": "Explain the state of a container, with the evidence.",
     },
     "agent.cli.inspect.change_log": {
-        "history": "Show disk changes and commands, oldest first.",
+        "history": "Show changes of replicas and commands, oldest first.",
     },
     "agent.cli.inspect.datanode_tables": {
         "findings": "List unrepaired scan findings of all datanodes.",
@@ -79,7 +79,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "fsck": "Check volumes offline, without changing them.",
     },
     "agent.cli.setup.salvage": {
-        "salvage": "Restore files from unmounted volumes without an SCM.",
+        "salvage": "Restore files from volumes without a running cluster.",
     },
     "agent.cli.setup.demo_command": {
         "demo": "Store files, damage them on disk, and repair them.",

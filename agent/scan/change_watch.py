@@ -140,10 +140,7 @@ class ChangeWatch:
             container_id = ContainerId(int(number))
             path = os.fsencode(self.store.paths(container_id).chunks)
             try:
-                descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)
-                if descriptor < 0:  # watchdog hides EACCES
-                    inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+                descriptor = self._watch(inotify, path)
             except FileNotFoundError:
                 self.scans.request(container_id, reason="chunks directory is gone", is_hint=True)
                 missed_count += 1
@@ -157,6 +154,14 @@ class ChangeWatch:
             else:
                 self.watched[descriptor] = container_id
         self._limit(missed_count, why, hint)
+
+    def _watch(self, inotify: InotifyFD, path: bytes) -> WatchDescriptor:
+        """Watch a directory. Raise PermissionError, for which watchdog returns -1, or OSError."""
+        descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)
+        if descriptor < 0:
+            inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return descriptor
 
     def _limit(self, missed_count: int, why: str, hint: str) -> None:
         """Record the number of containers that are not watched. Log `why` if it has changed."""

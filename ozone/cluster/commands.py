@@ -42,7 +42,7 @@ def export_command(
     to: Annotated[Path, option("DIR", "New directory for the snapshot.", "--to")],
     scm: ScmAddresses = "",
     findings: Annotated[
-        list[Path] | None, option("FILE", "JSON of `suture ozone scrub`; may be repeated.")
+        list[Path] | None, option("FILE", "Output of `suture ozone scrub --json`; may be repeated.")
     ] = None,
     user: UserOption = "",
     ozone_conf: ConfOption = None,

@@ -45,7 +45,8 @@ SHOWN_MAX: Final = 50  # chunks in a table; --json has all
 PORT_MAX: Final = 65_535
 
 PeersOption = Annotated[
-    list[str], option("HOST:PORT[/UUID]", "Healthy datanode (hdds.container.ipc.port).")
+    list[str],
+    option("HOST:PORT[/UUID]", "Datanode with a healthy replica (hdds.container.ipc.port)."),
 ]
 JournalOption = Annotated[
     Path | None,
@@ -100,7 +101,7 @@ def repair_command(
     dry_run: Annotated[bool, flag("Print the changes without making them.", "--dry-run")] = False,
     yes: Annotated[bool, flag("Skip the confirmation.", "--yes")] = False,
     mark_closed: Annotated[
-        bool, flag("Set an UNHEALTHY replica to CLOSED once it is whole.", "--mark-closed")
+        bool, flag("Mark an UNHEALTHY replica as CLOSED after a full repair.", "--mark-closed")
     ] = False,
     stopped: Annotated[
         bool, flag("Confirm that a schema V2 datanode is stopped.", "--stopped")

@@ -34,7 +34,7 @@ def demo(
         list[Path] | None,
         typer.Argument(
             metavar="DIR",
-            help="Directories with files to store; default: built-in.",
+            help="Directories with files to store; default: sample files.",
         ),
     ] = None,
     agents: Annotated[

@@ -98,7 +98,7 @@ def delete(
     expect: ExpectOption = None,
     wait_s: WaitOption = 0,
 ) -> int:
-    """Delete one datanode's replicas of containers.
+    """Delete replicas of containers from one datanode.
 
     A replica is deleted only if enough healthy replicas remain.
 

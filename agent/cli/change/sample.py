@@ -38,7 +38,8 @@ def sample(
         option("PERCENT", "Confidence level of the estimated damage rate.", min=1, max=PERCENT_MAX),
     ] = 95.0,
     fraction: Annotated[
-        float, option("SHARE", "Fraction of damaged chunks to detect.", min=FRACTION_MIN, max=1)
+        float,
+        option("SHARE", "Smallest fraction of damaged chunks to detect.", min=FRACTION_MIN, max=1),
     ] = 1e-6,
     seed: Annotated[
         int | None, option("N", "Seed, to draw the same chunks again; default: random.", min=0)

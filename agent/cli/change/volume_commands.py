@@ -118,10 +118,10 @@ def declare(volumes: Sequence[Path]) -> int:
 def retire(
     volume: VolumeName,
     cancel: Annotated[
-        bool, flag("Return the volume to service; moved replicas stay.", "--cancel")
+        bool, flag("Return the volume to service; move no replicas back.", "--cancel")
     ] = False,
     to: Annotated[
-        str, option("VOLUME", "Move all replicas to this volume; default: any.", "--to")
+        str, option("VOLUME", "Volume to move all replicas to; default: any volume.", "--to")
     ] = "",
     wait: WaitFlag = False,
     dry_run: DryRunFlag = False,

@@ -39,7 +39,7 @@ def diagnose(
         Path | None, option("BUNDLE", "Recompute the verdicts of this bundle, offline.", "--replay")
     ] = None,
     output: Annotated[
-        Path | None, option("FILE", "File to write; default: a new file here.")
+        Path | None, option("FILE", "File to write; default: a new one in this directory.")
     ] = None,
 ) -> int:
     """Write the evidence about a container to a .tar.gz file.

@@ -93,7 +93,7 @@ def history(
     count: LinesOption = None,
     datanode: NodeOption = None,
 ) -> int:
-    """Show disk changes and commands, oldest first.
+    """Show changes of replicas and commands, oldest first.
 
     Without CONTAINER, all datanodes are queried. With CONTAINER, the roots of its replicas are
     shown over time, with the reasons of changes. Each datanode keeps the last 64 changes of a

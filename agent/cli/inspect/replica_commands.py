@@ -183,7 +183,7 @@ def diff(
         str | None, option("ID|HOST:PORT", "Show only repairs by this datanode; default: all.")
     ] = None,
 ) -> int:
-    """Show differences between replicas and their repairs.
+    """Show differences between replicas, and how to repair them.
 
     Exit codes:
         0: all replicas are equal

@@ -113,7 +113,7 @@ def containers(
     ] = None,
     on: OnOption = None,
 ) -> None:
-    """List containers and the agreement of their replicas.
+    """List containers, and whether their replicas are equal.
 
     With CONTAINER, its replicas are listed.
 

@@ -33,7 +33,7 @@ def ok_to_stop(
     names: Named,
     keep: KeepOption = 1,
     for_good: Annotated[
-        bool, flag("Assume that the named objects never return.", "--for-good")
+        bool, flag("Assume that these datanodes or volumes never return.", "--for-good")
     ] = False,
 ) -> int:
     """Check whether datanodes or volumes are safe to stop.

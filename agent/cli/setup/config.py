@@ -72,9 +72,7 @@ def show_options(
 @app.command("explain")
 def explain(
     name: Annotated[str, argument("KEY", "Option, section or event; default: all.")] = "",
-    event: Annotated[
-        bool, flag("Explain the event KEY, or all that begin with it.", "--event")
-    ] = False,
+    event: Annotated[bool, flag("Explain the log events that begin with KEY.", "--event")] = False,
 ) -> int:
     """Explain an option: meaning, unit, bounds and default.
 

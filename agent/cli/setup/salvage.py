@@ -32,7 +32,7 @@ def salvage(
         bool, flag("Also write incomplete files, with zeros in the gaps.", "--partial")
     ] = False,
 ) -> int:
-    """Restore files from unmounted volumes without an SCM.
+    """Restore files from volumes without a running cluster.
 
     Files are named by their keys, and contain only verified bytes. Use it if the SCM is lost and
     cannot be restored, or to rescue files from disks of lost hosts. Name all remaining volumes of
