@@ -61,7 +61,7 @@ def put(
     Example:
         suture put --close report.pdf photos/
     """
-    share_heaps()  # before any thread starts; the messages of a write have megabytes each
+    share_heaps()  # before any thread starts, because each message of a write has megabytes
     scheme = parse_scheme(replication) if replication else None
     checked_key(prefix, "--prefix", is_beginning=True)
     with Spool() as spool:
@@ -110,7 +110,8 @@ def stored_facts(stored: StoredFile) -> dict[str, object]:
 
 
 def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[SourceFile]:
-    """Yield the files named by `paths`; a directory stands for all files below it.
+    """Yield the files named by `paths`; for a directory, all files below it. Raise RefusedError if
+    a path does not exist, or is neither a file nor a directory.
 
     A file with an unreliable size is copied into `spool`.
     """
@@ -140,10 +141,11 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Yield regular files below `directory` in order. Raise RefusedError if a directory is
+    """Yield the regular files below `directory`, sorted by name. Raise OSError if a directory is
     unreadable.
 
-    If the directory were silently skipped, the user would assume that its files were stored.
+    An unreadable directory is not skipped, because the user would assume that its files were
+    stored.
     """
 
     def refuse(error: OSError) -> None:
@@ -158,8 +160,8 @@ def files_below(directory: Path) -> Iterator[Path]:
 
 
 def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the sources. Raise RefusedError now for sources that would fail later, after others
-    were stored."""
+    """Return the sources as a list. Raise RefusedError if a key is invalid or occurs twice, so that
+    the error comes before any file is stored."""
     by_key: dict[str, SourceFile] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # for unprintable characters

@@ -61,7 +61,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
 
 
 def written(code: int) -> int:
-    """Flush stdout; return the exit code. Raise OSError if stdout is unwritable."""
+    """Flush stdout; return `code`. Raise OSError if stdout is unwritable."""
     sys.stdout.flush()
     return code
 

@@ -85,8 +85,8 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "demo": "Store files, damage them on disk, and repair them.",
     },
 }
-"""Commands of each module, with the first sentence of their help, so that listing them imports
-nothing. The function has the name of the command."""
+"""Commands of each module, with the first sentence of their help. Therefore, `suture --help` needs
+no import of these modules. The function of a command has the name of the command."""
 
 GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "volume": (
@@ -173,8 +173,9 @@ def choose_credentials(
 
 
 def program(arguments: Sequence[str] | None) -> typer.Typer:
-    """Return the command line interface. If `arguments` name a command, it is the only one.
-    Otherwise, all commands have a name and help. If `arguments` is None, all are imported."""
+    """Return the command line interface. If `arguments` name a command, the result has only this
+    command. If they name none, it has the names and help texts of all commands, which are not
+    imported. If `arguments` is None, all commands are imported."""
     app = typer.Typer(
         name="suture",
         help=HELP,
@@ -236,8 +237,8 @@ def _not_imported() -> None:
 
 
 def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the name of the command and, in a group, of its command: the first two arguments after
-    the global options, which all take a value."""
+    """Return the first two arguments after the global options. They are the name of a command, or
+    of a group and its command. The global options that are skipped all take a value."""
     at = 0
     while at < len(arguments) and arguments[at].startswith(("--tls-", "--client-config")):
         at += 1 if "=" in arguments[at] else 2
@@ -269,7 +270,7 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
-    """Print the usage error. Without a command, print the help."""
+    """Print a usage error. If the command line has no command, print the help instead."""
     from suture.terminal.output import fail_usage, print_note
 
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
@@ -284,7 +285,7 @@ def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
 
 
 def not_understood(error: BaseException) -> str:
-    """Return a readable text for an argument that pydantic rejected; "" if the error has another
+    """Return a readable text about an argument that pydantic rejected; "" if `error` has another
     cause."""
     from pydantic import ValidationError
 

@@ -1,9 +1,9 @@
 """Start of the `suture` command, with signal handling during its imports.
 
-During the imports, a signal ends the process without a traceback. After them, a signal raises
-KeyboardInterrupt, so that the command can clean up. For process 1 of a container, the kernel
-ignores signals with the default action, so the handler ends the process itself. The command also
-works if its output is not read.
+During the imports, a signal ends the process without a traceback. After the imports, a signal
+raises KeyboardInterrupt, so that the command can clean up. The kernel ignores signals with the
+default action for process 1 of a Linux container. Therefore, the handler then ends the process
+itself.
 """
 
 import gc
@@ -23,11 +23,11 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Import what the command line needs, then run it."""
+    """Import the modules that the command line needs, run it, and exit with its exit code."""
     gc.set_threshold(GARBAGE_COUNT)  # collections take an eighth of the import time
     open_outputs()
     bound_umask()
-    heeded = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # nohup ignores one
+    heeded = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # nohup: no SIGHUP
     for one in heeded:
         signal.signal(one, _end)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC would print the error, too
@@ -43,7 +43,8 @@ def main() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """End the process by the signal. If the kernel ignores it, exit with code 130."""
+    """End the process by the signal `number`. If the kernel ignores the signal, exit with code
+    130."""
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
     os._exit(INTERRUPTED)

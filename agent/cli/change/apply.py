@@ -1,5 +1,5 @@
-"""Command `scm apply-plan`: show the effect of a suture-verify plan, confirm, and submit it to the
-SCM."""
+"""Command `scm apply-plan`: show the effect of a suture-verify plan, ask for confirmation, and
+submit the plan to the SCM."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -33,7 +33,7 @@ from suture.terminal.typer_options import PlanArgument
 from suture.wire.mapping.plan_file import SCAN, FinishedRun, PlannedScans, read_plan
 from suture.wire.v1 import scm_pb2
 
-PLAN_ROWS: Final = 5_000  # per call
+PLAN_ROWS: Final = 5_000  # maximum number of rows in one call
 
 Rows = Sequence[scm_pb2.PlanRow]
 
@@ -97,9 +97,9 @@ class PlanSubmission:
         """Submit the rows to the SCM, and request the scans from the datanodes; return the
         decisions on both.
 
-        `worlds` has the fingerprints of the containers from the preview. If any container has
-        changed since, nothing is done. The SCM ensures this within one call. If there are several
-        calls, all rows are checked before the first call changes anything.
+        `worlds` has the fingerprint of each row's container from the preview. If a container has
+        changed since the preview, the SCM rejects all rows of the call. If the rows need several
+        calls, a dry run of all rows comes first, and nothing is done if it rejects a row.
         """
         if worlds and len(rows) > PLAN_ROWS and not dry_run:
             again = self._ordered(rows, worlds, dry_run=True)
@@ -130,8 +130,8 @@ class PlanSubmission:
 
 
 def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
-    """Change each positive decision to STALE_PLAN, because other rows have changed since the
-    preview; return the decisions."""
+    """Change each OK decision in `again` to STALE_PLAN, because containers of other rows have
+    changed since the preview; return `again`."""
     for decision in again.decisions:
         if decision.code == "OK":
             del decision.orders[:]
@@ -160,8 +160,8 @@ def question(rows: Rows, scan_count: int) -> str:
 
 
 def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.ContainerDecision]:
-    """Return the decisions on `rows` in the output file of a dry run. Raise RefusedError if the
-    file is not the dry run of this plan."""
+    """Return the decisions on `rows` from `path`, the JSON output of a dry run. Raise RefusedError
+    if the file is not a dry run of the same plan."""
     try:
         shown = [
             scm_pb2.ContainerDecision(

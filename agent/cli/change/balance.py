@@ -58,7 +58,8 @@ def balance(
 
 
 def threshold_permille(text: str) -> int:
-    """Return a percentage such as `10%` or `2.5` in thousandths."""
+    """Return a percentage such as `10%` or `2.5` in thousandths. Raise RefusedError if it is not
+    between 0.1 and 100."""
     try:
         permille = round(float(text.removesuffix("%")) * PERMILLE)
     except ValueError:

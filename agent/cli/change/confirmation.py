@@ -31,9 +31,9 @@ Answer = TypeVar("Answer")
 class Order(Generic[Answer]):
     """A request that changes the cluster, and for which the control plane supports a dry run.
 
-    `show` and `preview` print a response and return the exit code. Without a `preview`, `show`
+    `show` and `preview` print a response and return the exit code. If `preview` is None, `show`
     prints the dry run, too. `worlds` returns the fingerprints of the containers in the response to
-    a dry run. The control plane rejects the request for containers that have changed since.
+    a dry run. The control plane rejects the request for containers that changed after the dry run.
     """
 
     submit: Callable[[Any], Answer]
@@ -47,8 +47,8 @@ class Order(Generic[Answer]):
         """Show the effect, ask for confirmation, and submit the request if nothing has changed
         since.
 
-        With `yes`, nothing is shown. Without `yes`, the request is refused if stdin is not a
-        terminal.
+        With `dry_run`, only show the effect. With `yes`, submit the request without a preview.
+        Otherwise, raise RefusedError if stdin is not a terminal or the output is JSON.
         """
         if dry_run or not yes:
             self.request.dry_run = True
@@ -86,8 +86,8 @@ def require_confirmation() -> None:
 
 
 def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
-    """Return the fingerprints of these containers from the output of a dry run; an empty list
-    without a file. Raise RefusedError if the file is invalid."""
+    """Return the fingerprints of the containers `ids` from `path`, the output of a dry run; an
+    empty list if `path` is None. Raise RefusedError if the file is invalid."""
     if path is None:
         return []
     try:
@@ -103,7 +103,7 @@ def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
 
 def read_decisions(path: Path) -> list[dict[str, object]]:
     """Return the decisions in the JSON document of a dry run. Raise ValueError, TypeError or
-    KeyError if the file has none."""
+    KeyError if the file is not such a document."""
     document = json.loads(read_file_bounded(path, bytes_max=ANSWER_BYTES_MAX))
     if document["schema"] != JSON_SCHEMA:
         raise ValueError(f"schema {document['schema']!r}: expected {JSON_SCHEMA}")

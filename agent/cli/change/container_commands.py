@@ -191,8 +191,8 @@ def order_of(
     verb: str,
     wait_s: float = 0,
 ) -> Order[scm_pb2.ContainerDecisions]:
-    """Return the `Order` for a request about containers. After submission, it waits up to `wait_s`
-    seconds for the outcomes."""
+    """Return the `Order` for a request about containers. After its submission, the command waits up
+    to `wait_s` seconds for the outcomes."""
     return Order(
         submit,
         request,
@@ -214,7 +214,8 @@ def show_orders(answer: scm_pb2.ContainerDecisions) -> int:
 
 
 def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
-    """Print which commits containers lack when they are closed, if any."""
+    """Print the commits that the containers lose when they are closed; nothing if they lose
+    none."""
     rows = [
         (
             decision.container_id,
@@ -234,7 +235,8 @@ def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
 
 
 def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
-    """Return one row per command of a decision, or one row with the reason why there is none."""
+    """Return one table row per command of a decision; if it has no commands, one row with the
+    reason."""
     copies = f"{decision.copies_before} -> {decision.copies_after}"
     if not decision.orders:
         return [(decision.container_id, decision.code, "-", "-", "-", copies, decision.message)]
@@ -308,12 +310,12 @@ def queues(on: OnOption = None) -> int:
 
 
 def of_limit(limit: int) -> str:
-    """Return a limit as text; "" if there is none."""
+    """Return a limit as text; "" if `limit` is 0, which means unlimited."""
     return f" of {limit}" if limit else ""
 
 
 def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:
-    """Return counts by command type as text."""
+    """Return the counts of a queue by command type as text; "-" if all counts are 0."""
     return ", ".join(f"{count.count} {count.type}" for count in queue if count.count) or "-"
 
 

@@ -158,7 +158,8 @@ def decommission_status(on: OnOption = None) -> int:
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
-    """Return the remaining work of all departures, as numbers that decrease to 0."""
+    """Return a text with the remaining work of all datanodes that leave service. Its numbers
+    decrease to 0."""
     ready = [short(d.datanode_id) for d in departures if d.safe_to_stop]
     lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
     left = pluralize(len(departures) - len(ready), "datanode")
@@ -250,7 +251,7 @@ def verification_text(answer: scm_pb2.GetReportResponse) -> str:
 
 
 def until_text(expiry_ms: int) -> str:
-    """Return the remaining time of a maintenance as text."""
+    """Return the remaining time of a maintenance as text; "-" if it is unlimited."""
     if not expiry_ms:
         return "-"
     left_ms = max(0, expiry_ms - int(time.time() * 1000))

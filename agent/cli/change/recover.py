@@ -1,4 +1,5 @@
-"""Command `scm recover`: after a restore, bring back data of datanodes that the backup lacks."""
+"""Command `scm recover`: after a restore, register the containers and keys that datanodes have and
+the backup lacks."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,26 +39,26 @@ UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane ne
 
 @dataclass
 class RecoverySummary:
-    """Containers and keys that were found, and the results. Keys are only counted, unless
-    `lists_keys`."""
+    """Result of a recovery: the containers and keys that were found, and the SCM's decisions. Keys
+    are always counted; `codes` lists them only if `lists_keys` is True."""
 
     lists_keys: bool = False
     adopted: set[int] = field(default_factory=set)
-    unknown: set[int] = field(default_factory=set)  # the SCM did not know them; some are adopted
+    unknown: set[int] = field(default_factory=set)  # not known to the SCM; some were then adopted
     deleted: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)  # of keys by result
     codes: dict[str, list[str]] = field(default_factory=dict)  # keys by result
     aside: dict[str, str] = field(default_factory=dict)  # new name -> key of the older put
     unfinished: list[str] = field(default_factory=list)  # keys of puts with missing parts
     uncertain: list[str] = field(default_factory=list)  # restored keys whose end may be missing
-    silent: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)  # datanode -> error
     nameless_count: int = 0
     torn_count: int = 0
     schemes: dict[int, str] = field(default_factory=dict)  # of erasure-coded containers
     last_local_id: int = 0
 
     def note_contents(self, found: DiscoveredContainer) -> None:
-        """Add what the datanodes reported of one container."""
+        """Add the errors, counts and scheme that the datanodes reported for one container."""
         self.silent.update(found.silent)
         self.nameless_count += len(found.nameless)
         self.torn_count += len(found.torn)

@@ -134,7 +134,8 @@ def print_sample(taken: ChunkSample) -> None:
 
 
 def left_out_lines(taken: ChunkSample) -> list[str]:
-    """Return one line for each replica, row, datanode or volume that was excluded from the draw."""
+    """Return lines about everything that was excluded from the draw: replicas, datanodes, volumes,
+    and the numbers of excluded chunks and blocks."""
     left_out = [
         f"not drawn from: {taken.name_of(place)}: {why}"
         for place, result in taken.results.items()

@@ -129,7 +129,8 @@ def control_scrubs(datanode: str | None, wish: pb.ControlScrubRequest) -> Answer
     """Change the scans of one datanode, or of all. Raise SutureError if no datanode accepts the
     change.
 
-    A change for a single volume succeeds only on its datanode; the others do not have the volume.
+    If `wish` is for one volume, the datanodes without this volume reject it. The result leaves out
+    their errors.
     """
     answers = query_scrubs(datanode, lambda peer: peer.control_scrub(wish))
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
@@ -161,14 +162,15 @@ def print_answers(answers: Answers) -> int:
 
 
 def is_wrong(answer: pb.ScrubStatusResponse) -> bool:
-    """Return whether an operator must act because of a late scan, a canary, a disk or parity."""
+    """Return whether an operator must act, because of a late scan, an overdue canary, a failed
+    volume check, or a parity fault."""
     if answer.parity.fault_count:
         return True
     return any(volume.lag_ms or volume.canary_overdue or volume.check for volume in answer.volumes)
 
 
 def parity_lines(parity: pb.ParityScrub) -> list[str]:
-    """Return lines with the results of the parity scrub; none if it is disabled."""
+    """Return lines with the results of the parity scrub; an empty list if it has not begun."""
     if not parity.verified_count and not parity.container_id:
         return []
     lines = [
@@ -185,7 +187,7 @@ def parity_lines(parity: pb.ParityScrub) -> list[str]:
 
 
 def headline(answer: pb.ScrubStatusResponse) -> str:
-    """Return the summary sentence."""
+    """Return a sentence that summarizes the scans of one datanode."""
     on = [volume for volume in answer.volumes if volume.state != "off"]
     if not on:
         return "no background scans"
@@ -271,7 +273,8 @@ def total_pass(volumes: Iterable[pb.VolumeScrub]) -> pb.ScrubPass | None:
 
 
 def done_share(volume: pb.VolumeScrub) -> str:
-    """Return the share of a volume's bytes that are not due for a scan."""
+    """Return the percentage of a volume's bytes that are not due for a scan; "-" if the volume is
+    empty."""
     if not volume.used_bytes:
         return "-"
     return percent(max(0, volume.used_bytes - volume.due_bytes), volume.used_bytes)

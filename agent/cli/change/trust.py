@@ -15,13 +15,14 @@ from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 SHOWN_MAX = 50  # changes in the table; --json has the first thousand per datanode
 
-Shown = dict[str, datanode_pb2.TrustReplicaResponse]
+Shown = dict[str, datanode_pb2.TrustReplicaResponse]  # previews by datanode id
 
 
 def trust(
     client: ClusterClient, container_id: int, trusted_id: str, *, dry_run: bool, yes: bool
 ) -> int:
-    """Make all other replicas equal to the trusted one, after a preview and a confirmation."""
+    """Make all other replicas of a container equal to the replica on `trusted_id`, after a preview
+    and a confirmation; return the exit code."""
     replicas = [r.datanode for r in fetch_container(client, container_id).replicas]
     trusted = next((one for one in replicas if one.datanode_id == trusted_id), None)
     if trusted is None:
@@ -59,7 +60,9 @@ def request_trust(
     *,
     shown: int = 0,
 ) -> datanode_pb2.TrustReplicaResponse:
-    """Request the changes on one datanode: a preview, or (with `shown`) their execution."""
+    """Request that `datanode` makes its replica equal to the replica on `trusted`; return the
+    response. If `shown` is 0, request only a preview. Otherwise, `shown` is the fingerprint of the
+    preview to carry out."""
     request = datanode_pb2.TrustReplicaRequest(
         container_id=container_id,
         trusted_datanode_id=trusted.datanode_id,

@@ -190,7 +190,8 @@ def read_only(
 
 
 def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
-    """Return the volume with this name. Raise RefusedError if there is none or several."""
+    """Return the volume that `given` names: an id or its prefix, a path, or DATANODE:/path. Raise
+    RefusedError if it names no volume or several."""
     node, volume_id = one_volume(known_nodes(client), given)
     return VolumeRef(node.datanode_id, node.address, volume_id)
 
@@ -236,8 +237,8 @@ def watch_evacuation(client: ClusterClient, place: VolumeRef) -> int:
 
 
 def does_rest(volume: pb.VolumeStatus) -> bool:
-    """Return whether no more replicas will be moved: the volume is not retiring, or all are
-    stuck."""
+    """Return whether no more replicas will be moved, because the volume is not retiring or all its
+    replicas are stuck."""
     is_stuck = 0 < volume.stuck_count >= volume.container_count
     return volume.service != "RETIRING" or is_stuck
 
@@ -270,13 +271,13 @@ def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
 def send_away(
     client: ClusterClient, place: VolumeRef, volume: pb.VolumeStatus, sent: dict[int, list[int]]
 ) -> bool:
-    """Make the control plane handle the replicas for which no other volume of the host has space. A
-    replica is copied to another datanode, or deleted from this one if enough other datanodes have a
-    healthy replica. Return whether there is a result to wait for.
+    """Make the SCM move replicas off a volume if no other volume of the host has space for them.
+    Return True if there is a result to wait for.
 
-    `sent` has the ids of the copy commands, by container. After a copy, the control plane removes a
-    surplus replica, but perhaps on another datanode. The replica on this volume is then deleted as
-    by `suture scm delete`.
+    If too few other datanodes have a healthy replica, the SCM copies the replica to another
+    datanode. Otherwise, the SCM deletes the replica on this volume, as by `suture scm delete`. This
+    is also done after a copy, because the SCM might remove the surplus replica of another datanode.
+    `sent` has the ids of the copy commands, by container.
     """
     waits = False
     to_copy, to_delete = list[int](), list[int]()

@@ -117,8 +117,8 @@ def new_key(path: Path) -> int:
 
 
 def moment_ms(option: str, text: str) -> int:
-    """Return a date, or a date and time in UTC, in milliseconds. Raise RefusedError if it is
-    invalid."""
+    """Return a date, or a date and time in UTC, as milliseconds since 1970. Raise RefusedError if
+    `text`, the value of `option`, is neither."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -134,8 +134,8 @@ def moment_ms(option: str, text: str) -> int:
 def build_statement(
     volumes: Sequence[Path], anchors: Sequence[Head], period: tuple[int, int], now_ms: int
 ) -> dict[str, object]:
-    """Return the statement. Raise RefusedError if a path has no log, or a log is not intact or
-    given twice."""
+    """Return the unsigned statement about the logs of `volumes` in `period`, which is its start and
+    end in ms. Raise RefusedError if a path has no log, or a log is not intact or given twice."""
     logs = []
     for path in volumes:
         files = read_log(path)
@@ -268,5 +268,5 @@ def _item_text(item: Mapping[str, Any]) -> str:
 
 
 def day(at_ms: int) -> str:
-    """Return a time as readable text."""
+    """Return a time in UTC as text."""
     return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,7 +1,8 @@
 """Reader of a `suture diagnose` bundle. It limits sizes, and does not trust the content.
 
     container-5/container.json            the control plane's record
-    container-5/<datanode>/tree.json      and for each replica: rows, medium, findings, replica
+    container-5/<datanode>/tree.json      one of the documents about a replica; the others are
+                                          rows, medium (the data on disk), findings and replica
 
 A bundle is a .tar.gz file with one such folder.
 """
@@ -27,14 +28,14 @@ NONSENSE: Final = (
     *(KeyError, TypeError, ValueError, AttributeError),
     *(ArithmeticError, struct.error, MemoryError),
 )
-"""Errors raised by values that no valid bundle has."""
+"""Exceptions that the parsing of an invalid bundle can raise."""
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class BundledMedium:
-    """A chunk as it was on the disk when the bundle was made: its length, and checksums by both
-    libraries. `error` is set if it was unreadable."""
+    """A chunk as it was on the disk when the bundle was made: its length, and its checksums from
+    both checksum libraries. If the chunk was unreadable, only `error` is set."""
 
     length_bytes: int = 0
     primary: bytes = b""
@@ -57,8 +58,8 @@ class BundledFinding:
 
 @dataclass(frozen=True, slots=True)
 class KnownTree:
-    """Content of a tree. `blocks` has the live blocks by id. `is_whole` is False if the bundle has
-    only a part."""
+    """Tree of a replica, from a bundle. `blocks` has the leaves of each block that is not deleted,
+    by block id. `is_whole` is False if the bundle has only a part of the tree."""
 
     algorithm: Algorithm
     root: int
@@ -71,7 +72,8 @@ class KnownTree:
 
 @dataclass(frozen=True, slots=True)
 class BundledRows:
-    """Rows of a replica. They are incomplete if the replica had too many."""
+    """Rows of a replica: the chunks of each block, by block id. `is_whole` is False if the replica
+    had too many rows for the bundle."""
 
     blocks: Mapping[BlockId, tuple[ChunkInfo, ...]]
     is_whole: bool
@@ -79,7 +81,8 @@ class BundledRows:
 
 @dataclass(frozen=True, slots=True)
 class BundledReplica:
-    """All documents about one replica. A missing document is None, and `missing` has the reason."""
+    """All documents about one replica. A missing document is None (an empty `medium`), and
+    `missing` has the reason, by name of the document."""
 
     datanode_id: str
     report: Document | None
@@ -114,7 +117,8 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _documents(path: Path) -> dict[str, Document]:
-    """Return each document by its name in the bundle, without the top folder."""
+    """Return the documents by name in the bundle, without the top folder and `.json`. Raise
+    RefusedError if the file is not a bundle or is too large."""
     found: dict[str, Document] = {}
     try:
         with tarfile.open(path, "r:gz") as bundle:

@@ -33,7 +33,7 @@ class ChunkSample:
     kind: str = "datanode_id"
 
     def total(self, name: str) -> int:
-        """Return the sum of one count over all datanodes."""
+        """Return the sum of the count `name` over all datanodes or volumes."""
         return sum(getattr(result, name) for result in self.results.values())
 
     def name_of(self, place: str) -> str:
@@ -86,7 +86,7 @@ class SampleRequest:
 
 
 def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> ChunkSample:
-    """Count the chunks of datanodes, then draw and read a sample concurrently.
+    """Count the chunks of datanodes, draw a sample, and let the datanodes read it concurrently.
 
     Raise SutureError if no datanode answers, or if there is no chunk to draw.
     """
@@ -115,14 +115,14 @@ def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> Chunk
 def requests_of(
     counts: dict[str, int], size: SampleSize, seed: int
 ) -> dict[str, pb.SampleChunksRequest]:
-    """Return each datanode's part of the draw. All samples of the cluster's chunks are equally
-    likely."""
+    """Return the request for each datanode's part of the draw, by datanode. The parts are drawn so
+    that all samples of the cluster's chunks are equally likely."""
     names = sorted(counts)
     shares = split(
         drawn(size.chunk_count, drawn_count=size.drawn_count, seed=seed),
         [counts[name] for name in names],
     )
-    chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
+    chance = random.Random(seed)  # noqa: S311 - repeatable, and not a secret
     return {
         name: pb.SampleChunksRequest(
             chunk_count=counts[name], drawn_count=share, seed=chance.getrandbits(SEED_BITS)
@@ -137,7 +137,8 @@ def drawn_on(
     requests: dict[str, pb.SampleChunksRequest],
     wish: SampleRequest,
 ) -> list[DatanodeReply[pb.SampleResult]]:
-    """Make each datanode draw and read its part."""
+    """Make all datanodes draw and read their parts of the sample concurrently; return their
+    replies."""
     lock = threading.Lock()
 
     def more(count: int) -> None:
@@ -177,8 +178,8 @@ def judged_size(
     found: dict[str, pb.SampleResult],
     fraction: float,
 ) -> SampleSize:
-    """Return the size of the sample without datanodes that did not answer, and without chunks that
-    were deleted or could not be judged."""
+    """Return `size` computed again, without the datanodes that did not answer and without the
+    chunks that were deleted or could not be judged."""
     chunk_count = sum(counts[name] for name in found)
     judged = sum(one.read_count - one.undecided_count for one in found.values())
     if not chunk_count:

@@ -82,7 +82,7 @@ def diagnose(
 
 
 def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, object]) -> None:
-    """Write documents as one bundle, durably."""
+    """Write documents to `file` as one .tar.gz bundle, and sync the file."""
     at_s = int(time.time())
     with tarfile.open(fileobj=file, mode="w:gz") as bundle:
         for name, document in documents.items():
@@ -126,7 +126,8 @@ def _history(judged: JudgedReplica) -> dict[str, object]:
 
 
 def _disks(judged: JudgedReplica) -> dict[str, object]:
-    """Return the output of smartctl and the kernel's log, or the reasons why they are missing."""
+    """Return the output of smartctl and the kernel's log for each disk, or the reasons why they are
+    missing."""
     disks = []
     for disk in judged.peer.list_disks().disks:
         document = facts(disk)
@@ -149,7 +150,8 @@ QUESTIONS: Final[Mapping[str, Question]] = {
 
 
 def tree_document(tree: Tree) -> dict[str, object]:
-    """Return a tree as JSON; only the first leaves of a very large one."""
+    """Return a tree as JSON. If it has more than LEAVES_MAX leaves, include only its first
+    blocks."""
     blocks: list[dict[str, object]] = []
     leaf_count = 0
     for index in range(len(tree.block_ids)):

@@ -1,4 +1,4 @@
-"""Verdicts on chunks from recorded checksums, by the code that judges bytes.
+"""Verdicts on chunks from recorded checksums, computed by the code that scans use.
 
 A scan judges bytes, but a bundle has only their checksums. `RecordedMedium` answers each read with
 the recorded number of filler bytes, and the checksum functions return the recorded checksums.
@@ -30,7 +30,8 @@ FAILED_READ: Final = re.compile(r"failed with ([A-Z0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class RecordedMedium:
-    """Recorded reads of a chunk on a disk (`scanner.ports.BlockFileReader`)."""
+    """Stand-in for the block file of a chunk (a `scanner.ports.BlockFileReader`): it has the
+    recorded length and read error, and filler bytes as data."""
 
     length_bytes: int
     error: OSError | None = None
@@ -41,7 +42,7 @@ class RecordedMedium:
         return self.length_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Return filler bytes."""
+        """Return filler bytes. Raise the recorded OSError, if there is one."""
         return memoryview(self.reread_past_cache(offset, length_bytes))
 
     def reread_past_cache(self, _offset: int, length_bytes: int) -> bytes:
@@ -56,9 +57,8 @@ class RecordedMedium:
 
 @dataclass(frozen=True, slots=True)
 class RecordedChunk:
-    """Evidence about a chunk on the disk. `basis` names the source of the evidence. `is_whole`
-    means that the checksums of all windows are known, so that the verdict's text must match,
-    too."""
+    """Evidence about a chunk on the disk. `basis` names the source of the evidence. If `is_whole`,
+    the checksums of all windows are known. The text of the verdict must then match, too."""
 
     length_bytes: int
     primary: bytes
@@ -120,7 +120,8 @@ def _fold(algorithm: Algorithm, chunk: ChunkInfo, length_bytes: int, sums: bytes
 
 
 def _device_error(found: BundledFinding | None) -> RecordedChunk:
-    """Return the evidence of a device error."""
+    """Return the evidence about a chunk that could not be read because of a device error. The errno
+    is the one in the finding, or EIO."""
     name = FAILED_READ.search(found.evidence if found else "")
     number = getattr(errno, name[1], errno.EIO) if name else errno.EIO
     basis = "the leaf is that of a chunk that cannot be read"
@@ -129,8 +130,8 @@ def _device_error(found: BundledFinding | None) -> RecordedChunk:
 
 
 def _named_sums(chunk: ChunkInfo, found: BundledFinding | None) -> bytes:
-    """Return the checksums of all windows, if the finding names exactly one wrong window with its
-    checksum."""
+    """Return the checksums of all windows of a chunk: those of its row, except for the one wrong
+    window in the finding. Return b"" if the finding does not name exactly one."""
     told = WINDOWS.search(found.evidence) if found else None
     width = checksum_width_bytes(chunk.checksum_type)
     if told is None or told[1] != "1" or len(told[6]) != 2 * width:
@@ -157,7 +158,7 @@ def contradiction(
 ) -> str:
     """Return how a finding on a chunk differs from the recomputed verdict; "" if it does not
     differ."""
-    if found.verdict == Verdict.SUSPECT_HOST:  # a bundle has no single observations of the host
+    if found.verdict == Verdict.SUSPECT_HOST:  # a bundle has no faults that the host saw only once
         return "" if judgement is None else f"the medium is {judgement.verdict.value}"
     if judgement is None:
         return "the medium has what was written"

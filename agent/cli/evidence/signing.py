@@ -55,7 +55,7 @@ def make_key(path: Path) -> Path:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file durably. It has its mode from the start."""
+    """Create a file with `mode`, write `content` and sync it. Remove the file if this fails."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -111,7 +111,7 @@ def _no_key(path: Path, what: str, why: str) -> RefusedError:
 
 
 def canonical(statement: Any) -> bytes:
-    """Return the canonical text of a statement, which is signed."""
+    """Return the canonical text of a statement. The signature covers this text."""
     text = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
@@ -131,7 +131,7 @@ def verify_signature(key: Ed25519PublicKey, statement: Any, signature: str) -> b
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256 of a key's 32 bytes, with which people compare keys."""
+    """Return the SHA-256 of a key's 32 bytes in hex, so that people can compare keys."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return hashlib.sha256(raw).hexdigest()
 

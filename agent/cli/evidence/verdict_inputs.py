@@ -26,11 +26,12 @@ MEDIUM_CHUNKS_MAX: Final = 64  # chunks read from the disk for the bundle
 READ_TIMEOUT_S: Final = 60.0
 
 Place = tuple[int, int]
-"""Block and offset of a chunk."""
+"""Block id and offset in bytes of a chunk."""
 
 
 class JudgedReplica:
-    """A replica for a bundle. Each part is fetched once."""
+    """A replica whose evidence goes into a bundle. Each part is fetched from the datanode on first
+    use, and then kept."""
 
     def __init__(self, peer: Peer, container_id: ContainerId) -> None:
         self.peer = peer
@@ -56,7 +57,8 @@ class JudgedReplica:
         return {"findings": [facts(found) for found in self.findings]}
 
     def rows_document(self) -> dict[str, object]:
-        """Return the rows as a document, up to SUMS_BYTES_MAX; those with findings first."""
+        """Return the rows as a document. If they have more than SUMS_BYTES_MAX of checksums, omit
+        rows; rows of blocks with findings are kept first."""
         wanted = {block_id for block_id, _ in self._suspects()}
         kept: list[BlockData] = []
         sums_bytes = 0
@@ -74,7 +76,8 @@ class JudgedReplica:
         }
 
     def medium_document(self) -> dict[str, object]:
-        """Return the checksums of the data on disk, for chunks with findings."""
+        """Return the checksums of the data on disk, for at most MEDIUM_CHUNKS_MAX damaged
+        chunks."""
         suspects = self._suspects()
         chunks = {(b.block_id, chunk.offset): chunk for b in self.blocks for chunk in b.chunks}
         known = [place for place in suspects if place in chunks]
@@ -92,7 +95,7 @@ class JudgedReplica:
     def _unhealthy(self) -> Iterator[Place]:
         try:
             tree = self.tree
-        except SutureError:  # its own document has the reason
+        except SutureError:  # the document "tree" has the reason
             return
         for block_id in tree.unhealthy_block_ids().tolist():
             yield from (

@@ -1,4 +1,4 @@
-"""Recomputation of every verdict in a bundle from its other evidence. Pure.
+"""Recomputation of every verdict in a bundle from the other evidence in the bundle. No I/O.
 
 The verdicts on chunks are recomputed from the rows and the checksums of the data on disk, the tree
 and its root from the leaves of the chunks, the state of the replica from its findings, and the
@@ -51,8 +51,8 @@ class ReplayOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedVerdict:
-    """A verdict, and the result of recomputing it. `why` is the basis of an equal result, or the
-    different result."""
+    """A verdict, and the result of recomputing it. If the results are equal, `why` names the
+    evidence. Otherwise, `why` describes the difference or the missing evidence."""
 
     place: str
     verdict: str
@@ -125,8 +125,8 @@ class _Replay:
     # Chunks.
 
     def _chunks(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
-        """Yield every chunk with a recorded or recomputed finding, and the number of other
-        chunks."""
+        """Yield a result for every chunk with a recorded or recomputed finding, and one result with
+        the number of intact chunks."""
         well_count = 0
         for block_id, chunks in self._rows.blocks.items():
             if block_id in tree.tombstones:
@@ -151,8 +151,8 @@ class _Replay:
     def _chunk(
         self, algorithm: Algorithm, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf | None
     ) -> Iterator[ReplayedVerdict]:
-        """Yield the findings in a chunk. If there is none, yield the recomputed fault, if there is
-        one."""
+        """Yield a result for each finding of a chunk. If it has no finding, yield a result only if
+        its recomputed verdict or its leaf is not healthy."""
         told = [
             found
             for found in self._by_place.get((block_id, chunk.offset), ())
@@ -204,7 +204,8 @@ class _Replay:
         return self._item(place, verdict, outcome, f"a row, and not in the tree: {evidence}")
 
     def _strays(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
-        """Yield blocks of the tree that have no row, if the bundle has all rows."""
+        """Yield a result for each block that has no row and is in the tree. If the bundle lacks
+        rows, yield one unverified result instead."""
         if not self._rows.is_whole:
             yield self._item(
                 "", "other chunks", ReplayOutcome.UNVERIFIED, "not all rows are in the bundle"
@@ -260,8 +261,8 @@ class _Replay:
     def _contradicted(
         self, found: BundledFinding, chunks: Sequence[ChunkInfo] | None
     ) -> tuple[ReplayOutcome, str]:
-        """Return whether another replica has a different row of the finding's block, or a tombstone
-        of it, with a text that explains the result."""
+        """Return the outcome for a CONTRADICTORY finding, and a text that explains it. The outcome
+        is SAME if another replica has a tombstone or a different row of the finding's block."""
         for other in self._others:
             block_id = BlockId(found.block_id)
             theirs = other.rows.blocks.get(block_id) if other.rows is not None else None
@@ -326,7 +327,7 @@ def _misfolded(tree: KnownTree) -> list[int]:
 
 
 def _container(bundle: Bundle) -> ReplayedVerdict:
-    """Compare the roots in the reports that the control plane had received."""
+    """Return the result of comparing again the roots that replicas had reported to the SCM."""
     told = str(bundle.container["checksums"])
     is_coded = bool(bundle.container["scheme"])
     reports = [item["replica"] for item in bundle.container["replicas"]]
@@ -347,7 +348,7 @@ def _container(bundle: Bundle) -> ReplayedVerdict:
 
 
 def _summary(report: Mapping[str, Any]) -> TreeSummary | None:
-    """Return the tree that a replica reported."""
+    """Return the summary of the tree in a replica's report; None if the report has no tree."""
     tree = report.get("tree")
     if tree is None:
         return None
@@ -372,8 +373,7 @@ def _compared(trees: Sequence[TreeSummary | None]) -> str:
 
 
 def _later(bundle: Bundle, reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return a text that names the replicas whose roots are not reported yet; "" if there are
-    none."""
+    """Return a text that names the replicas whose roots are not in a report yet; "" if all are."""
     reported = {int(report["tree"]["root"]) for report in reports if report.get("tree")}
     moved = [one for one in bundle.replicas if one.tree and one.tree.root not in reported]
     names = ", ".join(one.datanode_id for one in moved)

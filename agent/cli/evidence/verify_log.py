@@ -100,8 +100,8 @@ def anchors_of(path: Path, files: Files) -> list[Head]:
 
 
 def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
-    """Return the heads on the command line. Raise RefusedError if they belong to several
-    volumes."""
+    """Return the heads that `--anchor` options give. Raise RefusedError if there are heads and
+    several volumes."""
     anchors = [anchor_of(text) for text in texts]
     if anchors and len(volumes) > 1:
         raise RefusedError(
@@ -111,7 +111,7 @@ def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
 
 
 def anchor_of(text: str) -> Head:
-    """Return the head in an anchor's text. Raise RefusedError(MALFORMED_REQUEST) if it is
+    """Return the head that `text` gives as `N:HASH`. Raise RefusedError(MALFORMED_REQUEST) if it is
     invalid."""
     count, _, checksum = text.partition(":")
     if not (count.isascii() and count.isdigit() and ANCHOR_CHECKSUM.fullmatch(checksum)):
@@ -141,7 +141,7 @@ def chain_check_text(one: ChainCheck) -> str:
 
 
 def document(one: ChainCheck) -> dict[str, object]:
-    """Return the result as JSON."""
+    """Return the result of checking a log as a JSON document."""
     gap = one.gap
     return {
         "first": one.first,

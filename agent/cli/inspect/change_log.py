@@ -1,4 +1,5 @@
-"""Command `history`: changes of replicas on all datanodes since a time, and commands."""
+"""Command `history`: changes of replicas on all datanodes since a given time, and the commands that
+caused them."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -157,11 +158,11 @@ def show_changes(datanode: str | None, since_ms: int, ago: str, count: int) -> i
 def orders_to(
     client: ClusterClient, nodes: Nodes, *, by_address: bool
 ) -> tuple[Nodes, list[scm_pb2.Outcome], list[str]]:
-    """Return the datanodes by id, the outcomes of commands to them, and descriptions of missing
-    facts.
+    """Return `nodes` with their ids as names, the outcomes of commands to them, and one text per
+    missing fact.
 
-    If the SCM does not answer, raise UnavailableError. With `by_address`, return the datanodes with
-    their addresses as ids and no outcomes instead.
+    If the SCM does not answer, raise UnavailableError. With `by_address`, do not raise: return
+    `nodes` unchanged, no outcomes, and the error.
     """
     try:
         if by_address:
@@ -194,8 +195,8 @@ def changes_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[ChangeLo
 
 
 def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[ChangeLogEntry]:
-    """Yield the completed commands. They explain changes, and a deleted replica has no history of
-    its own."""
+    """Yield an entry for each command that was completed since `since_ms`. These entries explain
+    changes. For a deleted replica, they are the only ones."""
     for outcome in outcomes:
         status = outcome.status
         if outcome.reported_at_ms < since_ms or status.type in SILENT_KINDS:

@@ -95,7 +95,8 @@ def order_words(outcome: scm_pb2.Outcome) -> str:
 
 
 def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
-    """Return all facts as JSON; roots in hexadecimal, as in the tables."""
+    """Return the histories of replicas and the outcomes of commands as JSON. Roots are in
+    hexadecimal, as in the tables."""
     return {
         "replicas": {
             node: {"error": entries}
@@ -114,5 +115,5 @@ def entry_facts(entry: datanode_pb2.HistoryEntry) -> dict[str, object]:
 
 
 def moment(at_ms: int) -> str:
-    """Return a time as readable text."""
+    """Return a time in UTC as text."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -162,7 +162,7 @@ def top(
 
 
 def pairs(value: Told) -> list[tuple[pb.VolumeStatus, pb.VolumeScrub]]:
-    """Return each volume with its scan."""
+    """Return each volume of a datanode with its scan. The state of a missing scan is "off"."""
     status, scrub = value
     scans = {scan.volume_id: scan for scan in scrub.volumes}
     return [
@@ -187,9 +187,9 @@ def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
 
 
 def service_remark(volume: pb.VolumeStatus) -> str:
-    """Return a remark on a volume's service mode. For a retiring volume, it has the progress and
-    the obstacles. For another volume, it has the replicas that are still open although it is
-    read-only, or that another volume has, too."""
+    """Return a remark on a volume's service mode. For a retiring volume, the remark has the
+    progress and the obstacles. For another volume, it has the number of stuck replicas: those still
+    open on a read-only volume, and those that another volume has, too."""
     stuck = volume.stuck_count
     if volume.service != "RETIRING":
         return f"{pluralize(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
@@ -201,7 +201,8 @@ def service_remark(volume: pb.VolumeStatus) -> str:
 
 
 def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
-    """Return one word for a volume's state; a failure has priority."""
+    """Return the state of a volume as a word. If the volume has failed, return that state rather
+    than its service mode."""
     return volume_word(volume.service, failed=volume.failed, in_doubt=bool(scan.check))
 
 
@@ -226,7 +227,8 @@ def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> 
 
 
 def top_rows(answer: DatanodeReply[Told]) -> list[tuple[object, ...]]:
-    """Return the rows of one datanode, one for each volume."""
+    """Return one table row for each volume of a datanode; if it did not answer, one row with the
+    error."""
     if answer.value is None:
         return [(short(answer.datanode), *["-"] * 6, answer.error)]
     status, _ = answer.value

@@ -14,7 +14,8 @@ SHOWN_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """Keys with blocks in containers: all, or only the first ones."""
+    """Keys that have blocks in some containers. `keys` may have only the first ones; `key_count` is
+    the number of all."""
 
     keys: Sequence[scm_pb2.ContainerKey]
     key_count: int
@@ -48,7 +49,8 @@ def keys_in(
     at_risk: bool = False,
     all_of_them: bool,
 ) -> KeyList:
-    """Return the keys with blocks in containers; only the first ones unless `all_of_them`."""
+    """Return the keys that have blocks in `container_ids` or, with `at_risk`, in containers at
+    risk; at most SHOWN_MAX keys unless `all_of_them`."""
     keys: list[scm_pb2.ContainerKey] = []
     start_after = ""
     while True:

@@ -53,7 +53,7 @@ DatanodeOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FetchedReplica:
-    """A replica with its tree, or the reason why there is none."""
+    """A replica with its tree. If `tree` is None, `error` has the reason."""
 
     datanode_id: str
     address: str
@@ -65,7 +65,8 @@ class FetchedReplica:
 def replicas_of(
     client: ClusterClient, container_id: int, datanode: str | None
 ) -> list[FetchedReplica]:
-    """Fetch the complete tree of every replica that the SCM knows."""
+    """Return all replicas of a container that the SCM knows, or the one on `datanode`, each with
+    its complete tree or an error."""
     result, wanted = [], ContainerId(container_id)
     for replica in chosen_replicas(container_info(client, container_id), datanode):
         endpoint = replica.datanode
@@ -164,7 +165,8 @@ def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
 
 
 def tree_facts(replica: FetchedReplica) -> dict[str, object]:
-    """Return a replica's tree as JSON; checksums in hex, absence as null."""
+    """Return a replica's tree as JSON, with checksums in hex. If there is no tree, the root is
+    null."""
     root = replica.tree
     if root is None:
         return {"datanode_id": replica.datanode_id, "error": replica.error, "root": None}
@@ -229,7 +231,8 @@ def diff(
 
 
 def compare_pair(mine: FetchedReplica, theirs: FetchedReplica) -> tuple[str, Divergence | None]:
-    """Return how two replicas compare, and their divergence if their trees are comparable."""
+    """Return the result of comparing two replicas, and the differences of their trees. The
+    differences are None if the trees are not comparable."""
     if mine.tree is None or theirs.tree is None:
         return UNKNOWN, None
     verdict = compare(mine.tree.summary(), theirs.tree.summary())
@@ -328,7 +331,8 @@ def explain(container_id: ContainerArgument) -> int:
 
 
 def wait_lines(info: scm_pb2.ContainerInfo) -> Iterator[str]:
-    """Yield lines that say since when a container is not healthy, and what its repair waits for."""
+    """Yield lines with the condition of an unhealthy container, the time since when it lasts, and
+    the reasons why its repair waits."""
     if not info.HasField("wait"):
         return
     wait = info.wait
@@ -339,7 +343,7 @@ def wait_lines(info: scm_pb2.ContainerInfo) -> Iterator[str]:
 
 
 def utc(at_ms: int) -> str:
-    """Return a time as text."""
+    """Return a time in UTC as text."""
     moment = datetime.datetime.fromtimestamp(at_ms / 1000, tz=datetime.UTC)
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -442,7 +446,8 @@ def scan_replicas(datanode: str | None, wish: ScanOptions) -> int:
 def scan_each(
     client: ClusterClient, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanOptions
 ) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
-    """Scan replica after replica; return the results and the errors."""
+    """Scan the replicas one after another; return the results and the errors, each with its
+    datanode id."""
     results, failures = [], []
     for replica in replicas:
         datanode_id = replica.datanode.datanode_id
@@ -456,7 +461,8 @@ def scan_each(
 def scan_one(
     client: ClusterClient, replica: scm_pb2.ContainerInfoReplica, wish: ScanOptions
 ) -> datanode_pb2.ScanProgress:
-    """Scan one replica with a progress bar, or queue the scan; return the last message."""
+    """Scan one replica with a progress bar or, without `wish.wait`, queue the scan; return the last
+    message from the datanode."""
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
     peer = client.peer(replica.datanode)
     if not wish.wait:

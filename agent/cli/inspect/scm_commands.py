@@ -50,7 +50,8 @@ WaitOption = Annotated[
 
 
 def health_of(node: scm_pb2.NodeInfo) -> str:
-    """Return the health of a datanode, and why a healthy datanode gets no replicas."""
+    """Return the health of a datanode as text, with a note if it gets no replicas because it is
+    read-only or not managed."""
     if node.read_only:
         return f"{node.health}, read-only"
     return f"{node.health}, not managed" if node.unmanaged else node.health
@@ -223,11 +224,12 @@ def snapshot() -> None:
 def scan_decision(
     client: ClusterClient, row: scm_pb2.PlanRow, *, dry_run: bool
 ) -> scm_pb2.ContainerDecision:
-    """Make the datanodes in a plan's row scan their replicas, if these still have no root."""
+    """Make the datanodes in a plan's row scan their replicas; return the decision. If a replica has
+    a root now, do not scan it: the decision is STALE_PLAN."""
     decision = scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
     try:
         _scan(client, row, decision, dry_run=dry_run)
-    except SutureError as error:  # commands for other rows were sent, and must be shown
+    except SutureError as error:  # not raised, so that the caller shows the other rows
         decision.code, decision.message = error.code, str(error)
     return decision
 
@@ -262,7 +264,7 @@ def show_decisions(answer: scm_pb2.ContainerDecisions) -> int:
 
 
 def safe_mode_line(client: ClusterClient) -> str:
-    """Return a line that says why the SCM is in safe mode; "" if it is not."""
+    """Return a line with the reason why the SCM is in safe mode; "" if safe mode is off."""
     answer = client.scm.safe_mode(scm_pb2.SafeModeRequest())
     return f"the control plane: safe mode: {answer.reason}" if answer.on else ""
 
@@ -342,8 +344,8 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
 def wait_for_outcomes(
     client: ClusterClient, command_ids: list[int], wait_s: float
 ) -> tuple[list[scm_pb2.Outcome], list[int]]:
-    """Poll until every command has an outcome or `wait_s` has passed. Show the progress on
-    stderr."""
+    """Poll until every command has an outcome or `wait_s` seconds have passed, with the progress on
+    stderr. Return the outcomes, and the ids of the commands without an outcome."""
     deadline_s = time.monotonic() + wait_s
     if not command_ids:
         return [], []

@@ -1,6 +1,6 @@
 """Command `status`: report whether the data is healthy, and what is damaged.
 
-The display code is imported while the requests are running; other code is not imported. The command
+Modules that print results are imported only when they are needed, to start faster. The command
 should take at most 300 ms from the start of the interpreter (`make bench NAME=node`).
 """
 
@@ -155,7 +155,8 @@ def whole_cluster(*, as_nagios: bool = False) -> int:
 
 
 def fetch_all_statuses(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
-    """Query the status of datanodes concurrently. For a datanode that fails, return the error."""
+    """Query datanodes concurrently; return the status of each in the order of `nodes`, or the error
+    as a string."""
 
     def ask_one(node: scm_pb2.NodeInfo) -> Told | str:
         try:

@@ -18,8 +18,8 @@ def show_cluster(
     answers: Sequence[Told | str],
     line: str,
 ) -> None:
-    """Print two lines, about the verification and about the containers, and the table of
-    datanodes."""
+    """Print the headline `line`, a line about the containers, the settings in force, and the table
+    of datanodes."""
     print_line(line)
     print_line(containers_line(counts))
     if line_of_scm := scm_clock_line(answers):
@@ -32,7 +32,7 @@ def show_cluster(
 def show_nagios_line(
     counts: scm_pb2.CountContainersResponse, known: DataStatus, line: Headline
 ) -> None:
-    """Print the headline and numbers as the output of a plugin of Nagios: `TEXT | NAME=VALUE`."""
+    """Print the headline and numbers in the format of a Nagios plugin: `TEXT | NAME=VALUE`."""
     numbers = {
         "containers": counts.all,
         "containers_faulty": counts.faulty,
@@ -69,8 +69,8 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
 
 
 def scm_clock_line(answers: Sequence[Told | str]) -> str:
-    """Return a line about a wrong clock of the SCM: most datanodes, at least two, differ from it in
-    the same direction. "" if there is none."""
+    """Return a line about a wrong clock of the SCM. Its clock is wrong if the clocks of most
+    datanodes, at least two, differ from it in the same direction. Return "" otherwise."""
     told = [answer for answer in answers if not isinstance(answer, str)]
     offsets_ms = [status.clock_offset_ms for status, _ in told]
     for sign, word in ((1, "behind"), (-1, "ahead of")):
@@ -134,7 +134,7 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
 
 
 def verified_share(answer: datanode_pb2.StatusResponse) -> str:
-    """Return the share of the bytes that was verified within the interval."""
+    """Return the percentage of a datanode's bytes that were verified within the scan interval."""
     data_bytes = sum(volume.data_bytes for volume in answer.volumes)
     in_time_bytes = sum(volume.in_time_bytes for volume in answer.volumes)
     return percent(in_time_bytes, data_bytes) if data_bytes else "-"
@@ -151,7 +151,7 @@ def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
 
 
 def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
-    """Return the age of the oldest scan as text."""
+    """Return the age of the oldest scan of a datanode's volumes as text."""
     with_data = [volume for volume in answer.volumes if volume.container_count]
     if not with_data:
         return "-"

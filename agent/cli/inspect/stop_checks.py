@@ -86,7 +86,7 @@ def check_stop(
 
 
 def show_lost(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print the data that no other datanode has."""
+    """Print the containers that would be lost because no other datanode has their data."""
     if answer.lost_count:
         states = ", ".join(
             f"{state or 'known from replicas only'}: {count}"
@@ -116,7 +116,7 @@ def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_missing_replicas(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print the copies that the SCM would make, and how long they take."""
+    """Print the copies that the SCM would make, and their expected duration."""
     if not answer.missing_replica_count:
         print_line("no container would lack a replica")
         return
@@ -150,7 +150,7 @@ def show_writing(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_ids(ids: Sequence[int], count: int) -> None:
-    """Print the first of some container ids."""
+    """Print the first container ids, and how many of the `count` containers are not shown."""
     known = ids[:IDS_SHOWN_MAX]
     if known:
         more = f" and {count - len(known)} more" if count > len(known) else ""

@@ -1,4 +1,4 @@
-"""Command `scrub parity`: check that the shards of erasure-coded containers fit together."""
+"""Command `scrub parity`: check that the shards of erasure-coded containers match each other."""
 
 import time
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def verify_container(
     executor: ThreadPoolExecutor,
     pace: Callable[[int], None],
 ) -> ParityReport:
-    """Verify one container with the shards that the control plane knows."""
+    """Verify the parity of one container, with the shards that the SCM knows; return the report."""
     shards = [
         ShardLocation(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
         for item in info.replicas
@@ -102,8 +102,8 @@ def verify_container(
 
 
 def rate_limiter(bytes_per_s: float) -> Callable[[int], None]:
-    """Return a function that waits after a read so that the rate is at most `bytes_per_s`; 0 =
-    unlimited."""
+    """Return a function to call after each read with its length in bytes. It sleeps so that the
+    rate is at most `bytes_per_s`; 0 = unlimited."""
     started_s = time.monotonic()
     read_bytes = 0
 

@@ -14,15 +14,16 @@ from suture.wire.v1 import datanode_pb2, scm_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramVersion:
-    """A program of the cluster. `started_at_ms` is 0 if it is unknown, as for the command."""
+    """Version of a program of the cluster. `started_at_ms` is 0 if the time is unknown, and for the
+    command `suture`."""
 
     program: str
     datanode_id: str = ""
     address: str = ""
     version: str
     started_at_ms: int = 0
-    differs: bool = False  # from the version of the SCM
-    error: str = ""  # why the datanode did not answer; its version is then that of its registration
+    differs: bool = False  # `version` is not the version of the SCM
+    error: str = ""  # why the datanode did not answer; `version` is then from its registration
 
 
 def versions() -> int:
@@ -106,7 +107,7 @@ def print_programs(programs: Sequence[ProgramVersion]) -> None:
 
 
 def remark(one: ProgramVersion) -> str:
-    """Return a remark on a program with another version than the SCM, or without an answer; "" for
-    any other program."""
+    """Return a remark if a program's version differs from the SCM's, or if the program did not
+    answer; "" otherwise."""
     told = f"as registered; does not answer: {one.error}" if one.error else ""
     return "; ".join(filter(None, ["differs from the SCM" if one.differs else "", told]))

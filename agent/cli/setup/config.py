@@ -121,7 +121,7 @@ def explain_event(name: str) -> int:
 
 
 def origin_of(name: str, written: ParsedConfig) -> str:
-    """Return the file and line that set an option, or `default`."""
+    """Return the file and line that set an option, or "default" if none does."""
     place = written.places.get(tuple(name.split(".")))
     return "default" if place is None else str(place)
 

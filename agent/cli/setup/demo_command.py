@@ -1,4 +1,4 @@
-"""Command `demo`: runs the test harness of a checkout, which wheel and packages do not contain."""
+"""Command `demo`: run the demo of a source checkout. The wheel and the packages do not have it."""
 
 import sys
 from collections.abc import Callable
@@ -14,8 +14,8 @@ CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
 
 def find_demo_command(checkout: Path) -> Callable[..., int]:
-    """Return the demo command of a checkout, or a command that reports that there is no
-    checkout."""
+    """Return the demo command of a source checkout. If `checkout` is not a source checkout, return
+    a command that raises UnavailableError."""
     if (checkout / "tools" / "demo" / "command.py").is_file():
         sys.path.append(str(checkout))
         command: Callable[..., int] = import_module("tools.demo.command").demo

@@ -1,4 +1,4 @@
-"""Commands `tls init`, `issue` and `show`: a private authority, and its certificates."""
+"""Commands `tls init`, `issue` and `show`: a private certificate authority and its certificates."""
 
 from datetime import datetime
 from pathlib import Path
@@ -159,12 +159,12 @@ def document(what: pki.CertificateInfo) -> dict[str, object]:
 
 
 def day(at: datetime) -> str:
-    """Return a date as readable text."""
+    """Return a date as text."""
     return f"{at:%Y-%m-%d}"
 
 
 def expiry(at: datetime, now: datetime) -> str:
-    """Return the expiry date, and the time until then."""
+    """Return the expiry date as text, and the time until or since the expiry."""
     left_s = (at - now).total_seconds()
     if left_s <= 0:
         return f"{day(at)}, expired {format_duration(-left_s)} ago"

@@ -1,5 +1,5 @@
-"""Operator queries of the control plane. They change nothing, and hold the lock only for short
-portions.
+"""Queries of operators to the control plane. They change nothing, and hold the state lock only for
+a short time at once.
 """
 
 import threading
@@ -28,14 +28,14 @@ from scm.state.entities import CommandKind, CommandOutcome, OpState
 from scm.state.state_access import locked
 from suture.errors import Code, UnavailableError
 
-NODES_AT_ONCE: Final = 1_000  # evaluated while the lock is held, some 5 ms
-COUNTS_PER_LOOK: Final = 25  # steps of the totals: covers a tick's changes, not a start's
+NODES_AT_ONCE: Final = 1_000  # nodes per hold of the lock, which lasts about 5 ms
+COUNTS_PER_LOOK: Final = 25  # steps of the totals: enough for a tick's changes, not for a start's
 DEPARTURES_SHOWN_MAX: Final = 20
 CONTAINERS_NAMED_MAX: Final = 12  # of each problem
 
 
 class Queries:
-    """Read-only calls."""
+    """Read-only calls of operators, on the state of the control plane."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
         self.access = parts.access
@@ -44,7 +44,8 @@ class Queries:
         self._watches: list[Callable[[], list[str]]] = []
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes in the order of their ids. The lock is held for some nodes at a time."""
+        """Return all nodes in the order of their ids. The lock is taken once per NODES_AT_ONCE
+        nodes."""
         with self.access.lock:
             names = sorted(node.datanode_id for node in self._parts.state.nodes.values())
         views: list[NodeView] = []
@@ -54,7 +55,8 @@ class Queries:
         return views
 
     def watch(self, troubles: Callable[[], list[str]]) -> None:
-        """Register `troubles` as a further source of problems of this process."""
+        """Register a function that returns problems of this process, one per line.
+        `self.troubles()` calls it."""
         self._watches.append(troubles)
 
     def troubles(self) -> list[str]:
@@ -64,26 +66,27 @@ class Queries:
         return found + [line for troubles in self._watches for line in troubles()]
 
     def _refused(self) -> list[str]:
-        """Return lines about datanodes whose calls had invalid parts, or that have seen a later
-        state."""
+        """Return lines about datanodes whose calls had invalid parts. If a datanode has seen a
+        later state of the SCM than the present one, a line about this comes first."""
         older = self._parts.older_states.trouble
         return [*([older] if older else []), *self._parts.refused_parts.lines()]
 
     def count_containers(self) -> HealthCounts:
-        """Return the container counts. Before that, recompute all outdated flags in portions."""
+        """Recompute all outdated flags of containers; then return the container counts. The lock is
+        released between the steps."""
         while True:
             with self.access.lock:
                 if self._parts.totals.recompute_some():
                     return self._parts.totals.counts()
 
     def judgement(self) -> tuple[Look, Judgement]:
-        """Return the facts about the cluster, and the verdict computed from them."""
+        """Return the facts about the cluster, and the judgement computed from these facts."""
         look, _nodes = self.cluster_facts()
         return look, judged(look, self.troubles())
 
     def to_recover(self) -> RecoveryBacklog:
-        """Return the containers to examine after a restore, or because needed blocks are
-        missing.
+        """Return the containers that `scm recover` must examine, because of a restore, because the
+        state does not know them, or because they lack blocks that keys need.
         """
         self.count_containers()
         with self.access.lock:
@@ -114,7 +117,8 @@ class Queries:
     def keys_in(
         self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
     ) -> KeyPage:
-        """Return a page of keys that have blocks in these containers, or also in those at risk.
+        """Return a page of the keys that have blocks in `container_ids`. With `is_at_risk`, also
+        include the keys of containers at risk.
 
         The search runs without the lock, on immutable values.
         """
@@ -125,7 +129,7 @@ class Queries:
 
     @locked
     def queues(self) -> QueueTotals:
-        """Return the pending work by datanode, and the totals."""
+        """Return the load and the queued commands of each datanode, and the totals."""
         parts = self._parts
         return QueueTotals(
             parts.admin.queues(),
@@ -138,7 +142,7 @@ class Queries:
         )
 
     def figures(self) -> ClusterMetrics:
-        """Return the control plane's figures for a scrape."""
+        """Return the values of the control plane's metrics, for a scrape by Prometheus."""
         parts = self._parts
         look, views = self.cluster_facts()
         judgement = judged(look, self.troubles())
@@ -173,7 +177,8 @@ class Queries:
             )
 
     def cluster_facts(self) -> tuple[Look, list[NodeView]]:
-        """Return the facts for the verdict, and all nodes by id. The lock is held in portions."""
+        """Return the facts from which the verdict is computed, and all nodes in the order of their
+        ids. The lock is released between the steps."""
         parts = self._parts
         nodes = self.nodes()
         for _ in range(COUNTS_PER_LOOK):
@@ -195,8 +200,8 @@ class Queries:
         return replace(look, sums=summed(nodes)), nodes
 
     def survey(self) -> ClusterOverview:
-        """Return the facts that the web pages show. The lock is held in portions, so that no call
-        waits for long."""
+        """Return the facts that the web pages show. The lock is released between the steps, so that
+        no other call waits for long."""
         parts = self._parts
         look, nodes = self.cluster_facts()
         leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
@@ -241,10 +246,10 @@ class Queries:
     def outcomes(
         self, command_ids: Sequence[int], count: int, *, before_id: int = 0
     ) -> tuple[list[CommandOutcome], list[int]]:
-        """Return the outcomes of these commands, or the newest outcomes, and the ids of commands
-        still pending.
+        """Return the outcomes of `command_ids`, and the ids of those commands that are pending.
 
-        If `before_id` is not 0, the newest outcomes are those of commands with lower ids.
+        If `command_ids` is empty, return the `count` newest outcomes, and the ids of all pending
+        commands. If `before_id` is not 0, return only outcomes of commands with lower ids.
         """
         parts = self._parts
         with self.access.lock:
@@ -259,10 +264,10 @@ class Queries:
         return [outcome for outcome in found if outcome is not None], pending
 
     def export_snapshot(self) -> snapshot_export.SnapshotExport:
-        """Write the current state as Parquet. The lock is held while the state is copied, not while
-        it is written.
+        """Write the current state as Parquet; return the export. The lock is held while the state
+        is copied, but not while the files are written.
 
-        Raise UnavailableError(BUSY) while another export runs.
+        Raise UnavailableError(BUSY) if another export is running.
         """
         parts = self._parts
         if not self._export_lock.acquire(blocking=False):
