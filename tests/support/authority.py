@@ -11,7 +11,7 @@ HOSTS = ("127.0.0.1", "localhost")
 
 
 class Authority:
-    """One authority in a directory. Its certificates are for this machine."""
+    """A certificate authority in a directory. Its certificates are for this machine."""
 
     def __init__(self, directory: Path, name: str = "Test CA") -> None:
         self.directory = directory
@@ -26,7 +26,8 @@ class Authority:
         age_days: int = 0,
         days: int = 10,
     ) -> TlsFiles:
-        """Issue a certificate `age_days` ago, for `days`."""
+        """Issue a certificate whose validity began `age_days` ago and lasts `days`; return its
+        files."""
         order = pki.CertificateRequest(
             name=name, roles=roles, hosts=hosts, node_id=node_id, days=days
         )
@@ -35,12 +36,12 @@ class Authority:
         return TlsFiles(certificate, key, self.ca)
 
     def security(self, name: str, *roles: Role, node_id: str = "", age_days: int = 0) -> Security:
-        """Return the security with which the holder of a new certificate calls and serves."""
+        """Issue a certificate; return the TLS settings with which its holder calls and serves."""
         return load_security(self.issue(name, *roles, node_id=node_id, age_days=age_days))
 
 
 def arguments(files: TlsFiles) -> list[str]:
-    """Return the options of `suture` for these files."""
+    """Return the command line options of `suture` that select the certificate, key and CA."""
     return [
         f"--tls-certificate={files.certificate}",
         f"--tls-key={files.key}",

@@ -10,19 +10,19 @@ TIMEOUT_S = 120
 
 
 def shown(address: str, profile: Path, *, width: int = 1400) -> str:
-    """Load a page; return its document as the browser has it. Fail on any error that the browser
-    logs."""
+    """Load a page in the browser; return the resulting HTML document. Fail if the browser logs an
+    error."""
     found = _run(address, profile, width, "--dump-dom")
     assert "CONSOLE" not in found.stderr, found.stderr
     return found.stdout
 
 
 def overflow(address: str, profile: Path, *, width: int, within: str = "html") -> int:
-    """Return by how many pixels a page, or content within its elements, is wider than a frame of
-    this width.
+    """Return by how many pixels the content of elements `within` a page is wider than the elements,
+    in a frame of `width` pixels.
 
-    The page itself runs no script. It is shown in a frame, and the page around the frame measures
-    it. Both pages are files, and the browser is started with access between files allowed.
+    The page itself runs no script, so a second page shows it in a frame and measures it. Both pages
+    are files, and the browser is started with access between files allowed.
     """
     page = profile.parent / "page.html"
     page.write_text(shown(address, profile, width=width), encoding="utf-8")

@@ -2,7 +2,7 @@
 
 
 class FakeClock:
-    """Wall and monotonic time, both moved by `advance_s`."""
+    """A wall clock and a monotonic clock. `advance_s` moves both."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
         self._now_ms = now_ms
@@ -17,10 +17,10 @@ class FakeClock:
         return self._monotonic_s
 
     def advance_s(self, seconds: float) -> None:
-        """Let time pass."""
+        """Move both clocks forward."""
         self._now_ms += int(seconds * 1000)
         self._monotonic_s += seconds
 
     def set_wall_s(self, seconds: float) -> None:
-        """Set the wall clock alone, as an operator does."""
+        """Move only the wall clock by `seconds`, as if an operator had set it."""
         self._now_ms += int(seconds * 1000)

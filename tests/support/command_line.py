@@ -15,17 +15,17 @@ from tests.support.waiting import wait_until
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """`suture ... --scm ADDRESS`."""
+    """Runs commands of `suture` with the option `--scm` of one cluster."""
 
     scm: str
     capsys: pytest.CaptureFixture[str]
 
     def words(self, *arguments: str) -> list[str]:
-        """Return all words of a command."""
+        """Return the arguments of a command, with `--scm` added."""
         return [*arguments, "--scm", self.scm]
 
     def __call__(self, *arguments: str, code: int = ExitCode.OK) -> str:
-        """Run a command; return its stdout."""
+        """Run a command; return its stdout. Fail if its exit code is not `code`."""
         self.capsys.readouterr()
         actual = run(self.words(*arguments))
         shown = self.capsys.readouterr()
@@ -33,7 +33,7 @@ class CommandLine:
         return shown.out
 
     def json(self, *arguments: str, code: int = ExitCode.OK) -> Any:
-        """Run a command with --json; return the document."""
+        """Run a command with --json; return the document. Fail if its exit code is not `code`."""
         return document_in(self(*arguments, "--json", code=code), " ".join(command_of(arguments)))
 
     def json_any(self, *arguments: str) -> Any:
@@ -47,9 +47,8 @@ class CommandLine:
         wait_until(condition)
 
     def status_when_well(self, *, within_s: float | None = None) -> str:
-        """Return the first output of `status` that finds no fault. An earlier test may have left
-        damage, such as a put that was interrupted on some replicas; the cluster repairs it within
-        seconds."""
+        """Run `status` until it finds no fault; return its output. This may take some seconds,
+        because the cluster may still be repairing damage that an earlier test left."""
         shown = ""
 
         def is_well() -> bool:

@@ -13,7 +13,7 @@ LEAVES: Final = {words: one for words, one in ALL.items() if not hasattr(one, "c
 
 
 def has_parameter(words: tuple[str, ...], name: str) -> bool:
-    """Return whether a command has a parameter."""
+    """Return whether the command `words` has a parameter with this name."""
     return any(parameter.name == name for parameter in LEAVES[words].params)
 
 

@@ -1,4 +1,4 @@
-"""Clusters of processes that tests start."""
+"""Starts clusters of processes for tests."""
 
 from pathlib import Path
 from typing import Any

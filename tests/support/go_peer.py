@@ -1,4 +1,4 @@
-"""A peer in Go. Its code for the wire is generated from the contract; then it is built and run.
+"""Builds and runs a peer in Go, whose code for messages is generated from the contract.
 
 protoc is not needed: the committed code contains the descriptors that protoc would read from
 `proto/`, and `test_generated.py` checks that they match. `go.mod` pins Go's own tools.
@@ -23,13 +23,13 @@ SOURCE: Final = Path(__file__).parent / "peer_go"
 GO_MINOR_MIN: Final = 24  # of Go 1: tools are pinned in go.mod
 GENERATORS: Final = ("protoc-gen-go", "protoc-gen-go-grpc")
 PACKAGE: Final = "suturepeer/v1"
-BUILD_TIMEOUT_S: Final = 900  # of gRPC, from nothing, on a busy machine
+BUILD_TIMEOUT_S: Final = 900  # builds gRPC, without a cache, on a busy machine
 RUN_TIMEOUT_S: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class GoPeer:
-    """The built program."""
+    """The peer's built program."""
 
     program: Path
 
@@ -53,7 +53,8 @@ class GoPeer:
 
 
 def built(folder: Path) -> GoPeer:
-    """Generate and build below `folder`; skip the test if Go or its modules are missing."""
+    """Generate the code and build the peer below `folder`; return the peer. Skip the test if Go or
+    its modules are missing."""
     check_toolchain()
     for name in ("main.go", "go.mod", "go.sum"):
         shutil.copy(SOURCE / name, folder / name)
@@ -70,7 +71,7 @@ def built(folder: Path) -> GoPeer:
 
 
 def check_toolchain() -> None:
-    """Skip the test if there is no Go that can build the peer."""
+    """Skip the test if Go is missing or too old to build the peer."""
     if shutil.which("go") is None:
         pytest.skip("Go is not installed")
     said = go(SOURCE, "version").stdout.decode()
@@ -80,7 +81,7 @@ def check_toolchain() -> None:
 
 
 def go(folder: Path, *words: str, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run `go ...` in a folder; it downloads no other toolchain."""
+    """Run the command `go` with `words` in a folder, without downloading another toolchain."""
     return subprocess.run(
         ["go", *words],  # noqa: S607 - the one on the PATH
         cwd=folder,

@@ -11,7 +11,8 @@ from structlog.typing import EventDict
 
 @contextmanager
 def logged() -> Iterator[list[EventDict]]:
-    """Yield the log events from INFO on, whatever level an earlier test configured."""
+    """Yield a list that gets the log events of level INFO or higher during the block. The level
+    that an earlier test configured has no effect."""
     before = structlog.get_config()["wrapper_class"]
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     try:

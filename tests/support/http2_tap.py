@@ -1,8 +1,9 @@
-"""The frames of a gRPC client on the wire, seen by a relay between the client and its server.
+"""A relay between a gRPC client and its server that records the frames of the client.
 
-A gRPC server for Python cannot distinguish a cancelled call from a call whose client has sent
-everything. In both cases it first learns that no message follows, and learns of the cancellation a
-moment later. On the wire there are two different frames (RFC 9113, sections 6.1 and 6.4).
+A gRPC server in Python cannot distinguish a cancelled call from a call whose client has sent
+everything. In both cases the server first receives the end of the messages; the cancellation
+follows a moment later. On the wire, these are two different frames (RFC 9113, sections 6.1 and
+6.4).
 """
 
 import socket
@@ -19,8 +20,8 @@ _END_STREAM = 0x1
 
 @dataclass
 class Http2Tap:
-    """The relay's port, and how the client ended its streams, in order: "end" if it sent
-    everything, "reset" for a cancelled call."""
+    """The relay's port, and the endings of the client's streams, in order: "end" for a stream that
+    was sent completely, "reset" for a cancelled call."""
 
     port: int
     endings: list[str] = field(default_factory=list)

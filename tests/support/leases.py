@@ -6,8 +6,8 @@ from suture.errors import Code, UnavailableError
 
 
 def is_held(leases: ContainerLeases, container_id: ContainerId) -> bool:
-    """Return whether another thread holds the lease, that is, whether it cannot be acquired at
-    once."""
+    """Return whether another thread holds the lease of a container, because this thread cannot
+    acquire the lease immediately."""
     try:
         with leases.hold(container_id, timeout_s=0, writes_chunks=False):
             return False

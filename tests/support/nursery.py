@@ -1,11 +1,11 @@
-"""A process that has imported the programs of this project, and forks one whenever a test starts
-it.
+"""A process that has imported the programs of this project. It forks itself whenever a test starts
+one of the programs.
 
-An agent needs more than a second of CPU time for its imports alone, and the suite starts hundreds
-of agents. A forked program is a process like any other. It has its own id, session, files,
-environment and main thread. Signals reach it, SIGKILL ends it, and it ends as its program ends.
-Only its modules are already imported. `test_agent_process.py`, `test_demo.py` and `tests/packaging`
-start programs without forking.
+The reason is time: an agent needs more than a second of CPU time for its imports alone, and the
+suite starts hundreds of agents. A forked program is a normal process with its own id, session,
+files, environment, main thread, signals and exit code. The only difference is that its modules are
+already imported. `test_agent_process.py`, `test_demo.py` and `tests/packaging` start programs
+without forking.
 
     in    {"module": "agent.main", "arguments": [...], "environment": {...}, "directory": "..."}
           with the descriptors of stdin, stdout and stderr, and one for the result
@@ -41,7 +41,7 @@ PROGRAMS: Final = (
     "tests.support.faults.victim",
 )
 LOST_FIELD: Final = "tests.support.wire.lost_field"
-LATER: Final = ("grpc._channel", "grpc._server", "numpy.ma")  # what they import when they need it
+LATER: Final = ("grpc._channel", "grpc._server", "numpy.ma")  # imported on demand by others
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUEST_BYTES_MAX: Final = 1 << 20
 DESCRIPTORS: Final = 4
@@ -52,8 +52,8 @@ STOP_TIMEOUT_S: Final = 30.0
 class Child:
     """A forked program, with the part of `subprocess.Popen` that tests use.
 
-    It has a stdin if `stdin` is True. Its stderr is the given file; otherwise it can be read like
-    stdout, as text unless `text` is False.
+    It has a stdin if `stdin` is True. Its stderr is the file `stderr`. Without this file, stderr
+    can be read like stdout. Both are text unless `text` is False.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Child:
                 signal.pidfd_send_signal(self._pidfd, number)
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Send SIGTERM to the process."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -119,13 +119,14 @@ class Child:
         self.send_signal(signal.SIGKILL)
 
     def poll(self) -> int | None:
-        """Return how it ended; None while it runs."""
+        """Return the process's exit code, or minus the signal that ended it; None while it runs."""
         with suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for its end; return its exit code, or minus the signal that ended it."""
+        """Wait for the end of the process; return its exit code, or minus the signal that ended
+        it."""
         if self.returncode is None:
             if not is_readable(self._ended, timeout_s):
                 raise subprocess.TimeoutExpired(self.args, timeout_s or 0.0)
@@ -139,7 +140,7 @@ class Child:
     def communicate(self, timeout_s: float | None = None) -> tuple[Any, Any]:
         """Close stdin and wait for the end; return the output that was not read yet."""
         if self.stdin is not None:
-            with suppress(BrokenPipeError):  # what was not sent has nobody to go to
+            with suppress(BrokenPipeError):  # nothing reads the unsent bytes
                 self.stdin.close()
         files = [file for file in (self.stdout, self.stderr) if file is not None]
         readers = ThreadPoolExecutor(len(files))
@@ -153,19 +154,20 @@ class Child:
 
 
 def is_readable(descriptor: int, timeout_s: float | None) -> bool:
-    """Wait until there is output to read, or the end of the output; return whether there is."""
+    """Wait until a descriptor has output or its end to read; return False after `timeout_s`."""
     waiting = select.poll()  # select() takes no descriptor above 1023
     waiting.register(descriptor, select.POLLIN)
     return bool(waiting.poll(None if timeout_s is None else timeout_s * 1_000))
 
 
 def forked(arguments: Sequence[str], log: IO[bytes]) -> Child:
-    """Start a program of a cluster: what `Cluster` and `Process` take as `launch`."""
+    """Start a program by forking; return it. `Cluster` and `Process` accept this function as
+    `launch`."""
     return Child(*arguments, stderr=log, text=False)
 
 
 class Nursery:
-    """The process that forks, as its callers see it."""
+    """Client of the nursery process, which forks programs."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -238,10 +240,10 @@ class Forker:
                 return request
 
     def _reap(self, pidfd: int) -> None:
-        """Tell how a program ended."""
+        """Report the exit code of a program that has ended to its parent."""
         pid, ended = self._running.pop(pidfd)
         _, status = os.waitpid(pid, 0)
-        with suppress(BrokenPipeError):  # nobody wants to know
+        with suppress(BrokenPipeError):  # the parent no longer reads
             os.write(ended, str(os.waitstatus_to_exitcode(status)).encode())
         os.close(ended)
         os.close(pidfd)
@@ -272,7 +274,7 @@ class Forker:
 
 
 def main() -> None:
-    """Import everything; then serve as the nursery, or run as one of its children."""
+    """Import all programs, and serve as the nursery. In a forked child, run its program."""
     before = dict(os.environ)
     for name in (*PROGRAMS, LOST_FIELD, *LATER):  # programs first: they set how loud gRPC is
         importlib.import_module(name)

@@ -7,8 +7,8 @@ from tools.json_documents import documents
 
 
 def document_in(text: str, command: str = "") -> dict[str, Any]:
-    """Return a JSON document that a program printed. It must be an object that begins with its
-    schema. If `command` is given, it must have the documented keys of this command."""
+    """Return the JSON document that a program printed. Fail if it is not an object that begins with
+    the field `schema`, or if it lacks the documented keys of `command`."""
     document = json.loads(text)
     assert isinstance(document, dict), text
     assert [("schema", 1)] == list(document.items())[:1], text

@@ -41,12 +41,12 @@ UNITS = {"K": 1024, "M": 1024**2}
 
 
 def answer(statements: list[str]) -> list[str]:
-    """Return the plan for one scenario, in words."""
+    """Return the lines of text that describe the plan for one scenario."""
     return told(*read(statements))
 
 
 def read(statements: list[str]) -> tuple[RepairPlan, "Names"]:
-    """Return the plan for one scenario, and the names it uses."""
+    """Return the plan for one scenario, and the names of checksums in the scenario."""
     names = Names()
     mine = tree_of("", names)
     peers: list[PeerView] = []
@@ -87,7 +87,7 @@ def read(statements: list[str]) -> tuple[RepairPlan, "Names"]:
 
 
 def block_ids_of(words: list[str]) -> frozenset[BlockId]:
-    """Return block ids."""
+    """Return the block ids that the words give."""
     return frozenset(BlockId(int(word)) for word in words)
 
 
@@ -144,7 +144,7 @@ def size_of(text: str) -> int:
 
 
 def size_text(size_bytes: int) -> str:
-    """Return bytes as the scenarios write them."""
+    """Return a size in the notation of the scenarios, such as `4M`."""
     for name, unit in reversed(UNITS.items()):
         if size_bytes and size_bytes % unit == 0:
             return f"{size_bytes // unit}{name}"
@@ -168,7 +168,7 @@ def finding_of(words: list[str]) -> ScanFinding:
 
 
 def told(planned: RepairPlan, names: Names) -> list[str]:
-    """Return a plan in words, a line each."""
+    """Return lines of text that describe the actions and skips of a plan."""
     lines: list[str] = []
     for action in planned.actions:
         match action:
@@ -201,7 +201,7 @@ def told(planned: RepairPlan, names: Names) -> list[str]:
 
 
 def told_detail(skip: Skip, names: Names) -> str:
-    """Return the remaining reasons, with names in place of checksums."""
+    """Return the details of a skipped difference, with names in place of checksums."""
     if not skip.versions:
         return skip.detail
     said = [("here", skip.mine), *skip.versions]

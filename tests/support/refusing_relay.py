@@ -1,8 +1,8 @@
-"""A server whose first streams are refused, as HTTP/2 does if a connection has too many.
+"""A relay that refuses the first streams to a server, as HTTP/2 does if there are too many.
 
-The relay in front of the server passes every frame on, but resets the first streams on both sides.
-Towards the client it uses REFUSED_STREAM, which means that nothing was processed (RFC 9113, section
-8.7), or another reason.
+The relay passes all frames on, but resets the first streams on both sides. The reason in the reset
+to the client is REFUSED_STREAM, which means that nothing was processed (RFC 9113, section 8.7), or
+another reason.
 """
 
 import socket

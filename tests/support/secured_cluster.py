@@ -1,4 +1,4 @@
-"""A control plane and agents, each a process, over mutual TLS from end to end."""
+"""A control plane and agents in separate processes that use mutual TLS for all connections."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +69,7 @@ class SecuredCluster(Cluster):
 
 @dataclass(frozen=True, slots=True)
 class SecuredCommandLine(CommandLine):
-    """`suture --tls-certificate ... COMMAND --scm ADDRESS`."""
+    """Runs commands of `suture` with the TLS options of one user."""
 
     files: TlsFiles
 

@@ -1,8 +1,8 @@
-"""Sizes of tests that repeat something: enough for each guard usually, and many more at night."""
+"""Numbers of repetitions in tests: just enough to test each guard, and many more at night."""
 
 import os
 
 
 def size(usual: int, *, nightly: int) -> int:
-    """Return the usual size, or that of `make nightly`."""
+    """Return `nightly` in a run of `make nightly`, otherwise `usual`."""
     return nightly if "SUTURE_NIGHTLY" in os.environ else usual

@@ -18,7 +18,8 @@ _NAMES: Final = {int(health): health.name for health in HealthState}
 
 
 def told_and_judged(exported: SnapshotExport) -> tuple[dict[int, str | None], dict[int, str]]:
-    """Return the control plane's states by container, and those of the judge on its snapshot."""
+    """Return two dictionaries of health states by container id: the states in the snapshot, and
+    those that the judge computes from the snapshot's tables."""
     containers, replicas, ops, nodes = (
         _read(exported, name) for name in ("containers", "replicas", "pending_ops", "nodes")
     )
@@ -38,7 +39,7 @@ def _read(exported: SnapshotExport, name: str) -> pa.Table:
 
 @dataclass
 class Agreement:
-    """The result of many comparisons."""
+    """The result of comparing the health states of the control plane and the judge many times."""
 
     compared: int = 0
     """Number of compared states: one per container and moment for which the control plane had a
@@ -50,7 +51,7 @@ class Agreement:
     differences: list[str] = field(default_factory=list)
 
     def compare(self, exported: SnapshotExport, when: str) -> None:
-        """Compare what was exported at one moment."""
+        """Compare the states in one snapshot, and add the result. `when` describes its moment."""
         told, judged = told_and_judged(exported)
         known = {number: word for number, word in told.items() if word is not None}
         self.compared += len(known)

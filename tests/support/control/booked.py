@@ -30,7 +30,7 @@ KINDS = {
 
 
 def sayable(rows: SnapshotRows) -> SnapshotRows:
-    """Return the rows without facts that only other control planes report.
+    """Return the rows, changed so that they have only facts that this control plane can have.
 
     Replicas always have a commit id, a tree is known completely or not at all, no container has a
     single replica besides a pipeline, and there are no invalid replicas.
@@ -76,8 +76,8 @@ def _sayable_replica(row: ReplicaRow) -> ReplicaRow:
 
 
 def enter(world: ScmWorld, rows: SnapshotRows) -> None:
-    """Create the state that the rows describe: nodes report their replicas, and some fall
-    silent."""
+    """Create the state that the rows describe: nodes report their replicas. STALE and DEAD nodes
+    then stop sending heartbeats."""
     for node in rows.nodes:
         world.join(node.datanode_id, racks=(node.rack,))
     with world.state.change() as change:

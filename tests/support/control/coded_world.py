@@ -16,7 +16,8 @@ NODES: Final = tuple(f"dn{number}" for number in range(1, 7))
 
 
 def closed(world: ScmWorld, *, lost: list[int]) -> tuple[list[str], int]:
-    """Create a closed container whose shards `lost` were never reported; return its nodes."""
+    """Create a closed container whose shards `lost` were never reported. Return its nodes in the
+    order of the shards, and its id."""
     [block] = world.control.clients.allocate("a", [1], scheme=SCHEME)
     nodes = [endpoint.datanode_id for endpoint in block.replicas]
     world.control.clients.finish("a", close=True)
@@ -40,7 +41,7 @@ def closed(world: ScmWorld, *, lost: list[int]) -> tuple[list[str], int]:
 
 
 def spoil(world: ScmWorld, node: str, container_id: int, *, index: int) -> None:
-    """Let a node report damage of its shard that a repair in place cannot heal."""
+    """Make a node report that its shard is damaged and cannot be repaired in place."""
     bad = replica(
         node,
         ReplicaState.UNHEALTHY,
@@ -55,8 +56,8 @@ def spoil(world: ScmWorld, node: str, container_id: int, *, index: int) -> None:
 def orders(
     world: ScmWorld, kind: CommandKind = CommandKind.RECONSTRUCT
 ) -> list[tuple[PendingCommand, list[str]]]:
-    """Let time pass, with heartbeats of all nodes; return the commands of one kind that they
-    get."""
+    """Run five seconds of simulated time with heartbeats of all nodes. Return the commands of one
+    kind that the nodes get, each with the datanodes that it names."""
     sent = []
     for _ in range(5):
         world.clock.advance_s(1)

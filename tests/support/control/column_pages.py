@@ -1,4 +1,4 @@
-"""Replicas by columns, written and read as docs/WIRE.md describes them, and not by the product."""
+"""A second implementation of replica reports by columns, written after docs/WIRE.md."""
 
 import struct
 from typing import Final
@@ -29,7 +29,7 @@ WORDS: Final = {
 
 
 def columns(replicas: list[container_pb2.ReplicaReport]) -> scm_pb2.ReplicaColumns:
-    """Return reports by columns."""
+    """Return a page that has the reports of `replicas` by columns."""
     words = sorted({getattr(r, name) for r in replicas for name in WORDS.values()} | {""})
 
     def packed(width: str, *values: int) -> bytes:

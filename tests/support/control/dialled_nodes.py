@@ -1,4 +1,4 @@
-"""Datanodes that dial a control plane in its own process, and obey the closes that it orders."""
+"""Datanodes that connect to a control plane in another process, and execute its close commands."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from tests.support.waiting import wait_until
 
 
 class DialledNodes:
-    """A control plane that is a process, and datanodes that call it."""
+    """A client of a control plane in another process, and the fake datanodes that call it."""
 
     def __init__(self, address: str, names: Sequence[str]) -> None:
         self.address = address
@@ -22,8 +22,8 @@ class DialledNodes:
         self.scm = self.all["dn1"].stub
 
     def write(self, scheme: str = "") -> scm_pb2.BlockAllocation:
-        """Write a container on three of them, or shards on five, and end the session, which closes
-        it; return its block."""
+        """Allocate a block, report its container from three datanodes, or with `scheme` from one
+        per shard, and end the session, which closes the container. Return the block."""
         request = scm_pb2.AllocateBlocksRequest(client_id="client", sizes=[1_000], scheme=scheme)
         [block] = self.scm.AllocateBlocks(request).blocks
         number = int(block.block_id.container_id)
@@ -58,7 +58,8 @@ class DialledNodes:
         return number
 
     def ordered(self, kind: str, *silent: str) -> dict[str, scm_pb2.Command]:
-        """Return the orders of one kind that came so far; those that are not silent call now."""
+        """Send heartbeats of all datanodes except `silent`; return the commands of one kind that
+        datanodes have received, by datanode."""
         for name in sorted(self.all.keys() - set(silent)):
             self.all[name].heartbeat()
         return {
@@ -69,7 +70,8 @@ class DialledNodes:
         }
 
     def wait_for(self, kind: str, count: int, *silent: str) -> dict[str, scm_pb2.Command]:
-        """Wait until so many of them have an order of one kind; forget it."""
+        """Wait until `count` datanodes have a command of one kind. Return these commands by
+        datanode, and discard all received commands."""
         wait_until(lambda: len(self.ordered(kind, *silent)) == count)
         found = self.ordered(kind, *silent)
         for node in self.all.values():

@@ -1,4 +1,4 @@
-"""A datanode as the SCM sees one: a real gRPC client with replicas in a dictionary."""
+"""A fake datanode for tests of the SCM: a real gRPC client with replicas in a dictionary."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ HOSTS = itertools.count(1)
 
 
 def unreachable() -> str:
-    """Return an address at which no server listens; each call returns another one."""
+    """Return an address at which no server listens. Each call returns a different address."""
     number = next(HOSTS)
     return f"127.{number // 65_025 % 255}.{number // 255 % 255}.{number % 255}:1"
 
@@ -28,7 +28,7 @@ def report(
     root: int | None = None,
     block_count: int = 1,
 ) -> container_pb2.ReplicaReport:
-    """Build a replica's report; without `root` it has no tree."""
+    """Return the report of a replica. If `root` is None, the report has no tree."""
     tree = None
     if root is not None:
         tree = container_pb2.TreeSummary(
@@ -68,7 +68,7 @@ class FakeDatanode:
         return cls(stub, datanode_id, **more)  # type: ignore[arg-type]
 
     def volumes(self) -> list[datanode_pb2.VolumeStatus]:
-        """Return its one volume."""
+        """Return the status of the datanode's only volume."""
         return [
             datanode_pb2.VolumeStatus(
                 volume_id="volume-1",
@@ -101,7 +101,8 @@ class FakeDatanode:
         statuses: tuple[scm_pb2.CommandStatus, ...] = (),
         queues: dict[str, int] | None = None,
     ) -> scm_pb2.HeartbeatResponse:
-        """Send one heartbeat; the commands in the answer are kept."""
+        """Send one heartbeat, and append the commands in the answer to `commands`; return the
+        answer."""
         response: scm_pb2.HeartbeatResponse = self.stub.Heartbeat(
             scm_pb2.HeartbeatRequest(
                 datanode_id=self.datanode_id,
@@ -126,7 +127,7 @@ class FakeDatanode:
         )
 
     def report_some(self, *replicas: container_pb2.ReplicaReport) -> scm_pb2.HeartbeatResponse:
-        """Report these replicas as changed."""
+        """Report these replicas in an incremental report."""
         self.replicas |= {replica.container_id: replica for replica in replicas}
         return self.heartbeat(scm_pb2.ContainerReport(replicas=replicas))
 

@@ -1,4 +1,4 @@
-"""A control plane that receives heartbeats, and replicas to report."""
+"""A fake SCM that receives heartbeats, and fake sources of the replicas that they report."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -72,7 +72,7 @@ class Replicas:
 
 
 class Failing(Replicas):
-    """Replicas of which one cannot be read a given number of times."""
+    """Replicas of which one cannot be read on the first reads."""
 
     def __init__(self, count: int, *, broken: int) -> None:
         super().__init__(count)
@@ -87,7 +87,7 @@ class Failing(Replicas):
 
 
 class Finishing(Replicas):
-    """Replicas at a datanode whose only task ends while the heartbeat is being written."""
+    """Replicas of a datanode whose only task ends while a heartbeat is being built."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -1,7 +1,7 @@
 """A container with replicas described by a test, as the control plane sees it
 (`scm.cluster.container_context.ContainerContext`).
 
-Results are given as the names of datanodes, so that a test reads like the table it is from.
+Results are names of datanodes, so that a test is as readable as the table that it is taken from.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,8 @@ ALGORITHMS = list(Algorithm)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The judge's result for a container."""
+    """The judge's result for a container: its health, the number of replicas to make, the number of
+    surplus replicas, and the lowest priority of the replicas to make."""
 
     health: HealthState
     copies: int
@@ -51,9 +52,9 @@ class Need:
 
 
 def batch_of(case: JudgedContainer) -> ContainerBatch:
-    """Return the container of a case as a batch of one.
+    """Return a batch for the judge that has only the container of a case.
 
-    An add may name the rack of its datanode: `dn9@/b`.
+    A pending add in the case may also name the rack of its datanode: `dn9@/b`.
     """
     placed = sorted(case.placed, key=lambda p: (p.replica.replica_index, p.datanode_id))
     adds = {name: rack for name, _, rack in (add.partition("@") for add in case.adds) if rack}
@@ -152,28 +153,29 @@ def _nodes(placed: Sequence[JudgedReplica], adds: Mapping[str, str], names: Sequ
 
 
 def longs(values: Sequence[int]) -> Ints:
-    """Return numbers as a column."""
+    """Return integers as a numpy column."""
     return np.array(values, dtype=np.int64)
 
 
 def flags(values: Sequence[bool]) -> Bools:
-    """Return truths as a column."""
+    """Return booleans as a numpy column."""
     return np.array(values, dtype=np.bool_)
 
 
 def rules_of(case: JudgedContainer, **numbers: int) -> Rules:
-    """Return the rules of a case, with these numbers changed."""
+    """Return the judge's rules for a case. `numbers` override the default rules."""
     return replace(Rules(rack_count=case.cluster_rack_count), **numbers)
 
 
 def asked(case: JudgedContainer, **numbers: int) -> HealthJudgement:
-    """Return all results of the judge, by rules with these numbers changed."""
+    """Return all results of the judge for a case. `numbers` override the default rules."""
     return judge(batch_of(case), rules_of(case, **numbers))
 
 
 def counts(case: JudgedContainer, **numbers: int) -> tuple[int, int, int, int, bool]:
-    """Return the numbers of replicas that are missing now, that must be made, that may be removed,
-    that may still be lost, and whether only nodes out of service are the reason."""
+    """Return four numbers of replicas and a flag: missing now, to be made, removable, and the
+    replicas that may still be lost; the flag is True if only nodes out of service are the
+    reason."""
     found = asked(case, **numbers)
     n = found.counts.ratis
     need = int(n.need[0])
@@ -206,7 +208,7 @@ def doubts(case: JudgedContainer) -> dict[str, str]:
 
 
 def health(case: JudgedContainer) -> HealthState:
-    """Return what a container is."""
+    """Return the health state of a container."""
     return needs(case).health
 
 
@@ -232,8 +234,8 @@ def _sources_of(found: HealthJudgement, action: Action) -> list[int]:
 
 
 def copied(case: JudgedContainer, *, is_move: bool = False) -> list[JudgedReplica]:
-    """Return the shards to copy because they are about to go, or, with `is_move`, off a full
-    rack."""
+    """Return the shards to copy because their datanodes leave service. With `is_move`, return those
+    to move because a rack has too many shards."""
     found = asked(case)
     moves = found.actions.priority == MISPLACED_PRIORITY
     lists = found.actions.sources
@@ -247,7 +249,7 @@ def copied(case: JudgedContainer, *, is_move: bool = False) -> list[JudgedReplic
 
 
 def lost(case: JudgedContainer) -> tuple[int, ...]:
-    """Return the indexes of the lost shards to compute."""
+    """Return the indexes of the lost shards that must be reconstructed."""
     found = asked(case).actions
     lists = found.indexes
     return tuple(
@@ -258,7 +260,8 @@ def lost(case: JudgedContainer) -> tuple[int, ...]:
 
 
 def read_from(case: JudgedContainer) -> list[tuple[int, str]]:
-    """Return index and datanode of each shard that a reconstruction reads, in its order."""
+    """Return the index and the datanode of each shard that a reconstruction reads, in the order of
+    the reads."""
     found = asked(case)
     replicas, names = found.view.batch.replicas, found.view.batch.nodes.names
     rows = _sources_of(found, Action.RECONSTRUCT)
@@ -282,14 +285,16 @@ def victims(case: JudgedContainer, **numbers: int) -> list[JudgedReplica]:
 
 
 def obstacle(case: JudgedContainer, **numbers: int) -> str | None:
-    """Return why the leaving nodes of a container are still needed; None if they are not."""
+    """Return the reason why a container still needs its datanodes that leave service; None if it
+    does not need them."""
     found = asked(case, **numbers)
     [held] = obstacles(found.view, found.counts, found.flags).tolist()
     return None if held == FREE else HELD_BY[held]
 
 
 def need(case: JudgedContainer, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
-    """Return what a container needs if these nodes leave or go into maintenance."""
+    """Return what a container needs if the nodes `leaving` change to `op_state`, that is, leave
+    service or go into maintenance."""
     [loss] = losses_without(batch_of(case), rules_of(case), leaving, op_state)
     size_bytes = max((p.replica.used_bytes for p in present(case.placed)), default=0)
     return need_of(case.container, loss, op_state, rules_of(case), size_bytes=size_bytes)

@@ -1,4 +1,4 @@
-"""A container as a test describes it, with facts that only a batch of the judge contains."""
+"""A container that a test describes, with facts that otherwise only a batch of the judge has."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from scm.state.entities import NodeHealthState, OpState
 
 @dataclass(frozen=True, slots=True)
 class JudgedReplica(PlacedReplica):
-    """A replica; `is_confirmed` means that its node has reported all its replicas."""
+    """A replica. If `is_confirmed`, its node has sent a full report of its replicas."""
 
     is_confirmed: bool = True
 
@@ -21,8 +21,9 @@ class JudgedReplica(PlacedReplica):
 
 @dataclass(frozen=True, slots=True)
 class JudgedContainer(ContainerContext):
-    """A container; no commands are sent for the replicas of `excluded` datanodes."""
+    """A container with its replicas. No commands are sent for the replicas on the datanodes
+    `excluded`."""
 
     placed: tuple[JudgedReplica, ...]
     excluded: frozenset[str] = frozenset()
-    owes_deletes: bool = False  # blocks are deleted that some holder does not know of yet
+    owes_deletes: bool = False  # a holder has not acknowledged all deletes of blocks

@@ -1,4 +1,4 @@
-"""The answers of `health.removal` for a case: which replicas of a container may be removed."""
+"""Results of `health.removal` for a case: the replicas of a container that may be removed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,42 +17,44 @@ from tests.support.control.judged_container import JudgedContainer, JudgedReplic
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The replicas of one origin, and the number of copies it should have."""
+    """The replicas of one origin (the datanode to which their writer wrote), and the number of
+    copies that the origin should have."""
 
     replicas: tuple[JudgedReplica, ...]
     target_count: int
 
 
 def removals(case: JudgedContainer, rules: Rules | None = None) -> Removals:
-    """Return the answers for the container of a case."""
+    """Return the results of `health.removal` for the container of a case."""
     return Removals(view(batch_of(case)), rules or rules_of(case))
 
 
 def may_be_removed(
     case: JudgedContainer, datanode_id: str, *, keep_count: int, rules: Rules | None = None
 ) -> bool:
-    """Return whether a delete of a replica is permitted."""
+    """Return whether a replica may be deleted, if `keep_count` intact replicas must remain."""
     number = case.container.container_id
     return removals(case, rules).may_remove(number, datanode_id, keep_count=keep_count)
 
 
 def may_remove_shard(case: JudgedContainer, datanode_id: str) -> bool:
-    """Return whether a delete of a shard is permitted that the control plane orders."""
+    """Return whether the control plane may order the delete of a shard."""
     return may_be_removed(case, datanode_id, keep_count=case.container.data_count)
 
 
 def may_lose_shard(case: JudgedContainer, datanode_id: str) -> bool:
-    """Return whether a delete of a shard is permitted that an operator orders."""
+    """Return whether an operator may order the delete of a shard."""
     return may_be_removed(case, datanode_id, keep_count=case.container.data_count + 1)
 
 
 def copy_count(case: JudgedContainer, *without: str) -> int:
-    """Return the number of whole and equal copies, or of whole indexes, on other datanodes."""
+    """Return the number of intact and equal copies on datanodes other than `without`; for an
+    erasure-coded container, the number of indexes with an intact shard."""
     return removals(case).copy_count(case.container.container_id, without=without)
 
 
 def whole_names(case: JudgedContainer) -> list[str]:
-    """Return the datanodes with a whole replica."""
+    """Return the datanodes with an intact replica."""
     seen = view(batch_of(case))
     return [
         seen.batch.nodes.names[seen.batch.replicas.node[r]] for r in np.flatnonzero(whole(seen))
@@ -60,7 +62,8 @@ def whole_names(case: JudgedContainer) -> list[str]:
 
 
 def good_names(case: JudgedContainer) -> list[str]:
-    """Return the datanodes with a whole replica; none while two of them differ."""
+    """Return the datanodes with an intact replica; an empty list if two of these replicas
+    differ."""
     names = [p.datanode_id for p in case.placed]
     return [name for name in names if copy_count(case, name) < copy_count(case)]
 
@@ -72,12 +75,14 @@ def movable(case: JudgedContainer) -> set[str]:
 
 
 def witnesses(case: JudgedContainer, datanode_id: str) -> list[str]:
-    """Return the datanodes that can prove that they have the data of a replica."""
+    """Return the datanodes that can prove that they have the data of the replica on
+    `datanode_id`."""
     return removals(case).witnesses(case.container.container_id, datanode_id)
 
 
 def giving_way(case: JudgedContainer) -> JudgedReplica | None:
-    """Return the replica that is deleted because no other node has room for a missing one."""
+    """Return the replica to delete because no other node has space for a missing replica; None if
+    there is none."""
     held = {p.datanode_id: p for p in case.placed}
     able = [held[name] for name in removals(case).giving_way(case.container.container_id)]
     return next((p for p in able if not is_kept(case.container, p.replica)), None)

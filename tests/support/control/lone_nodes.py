@@ -1,4 +1,4 @@
-"""The control plane's node manager alone: no containers, no calls."""
+"""The control plane's node manager without the rest of the control plane."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,19 +29,19 @@ def registration(datanode_id: str, *, boot_id: int = 1, rack: str = "/r1") -> Re
 
 @dataclass
 class Cluster:
-    """The nodes alone, on a real state; the wall clock starts at 1,000,000 ms."""
+    """A node manager on a real state database. Its wall clock starts at 1,000,000 ms."""
 
     state: StateDatabase
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
-        """Start."""
+        """Create the node manager."""
         self.restart()
 
     @classmethod
     @contextmanager
     def opened(cls, path: Path) -> Iterator[Self]:
-        """Yield nodes on a state in `path`."""
+        """Yield a node manager on a new state database in `path`."""
         state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         try:
             yield cls(state)
@@ -49,12 +49,12 @@ class Cluster:
             state.close()
 
     def restart(self) -> None:
-        """Restart: forget everything that is not on disk."""
+        """Create the node manager again, with only the state that is on disk."""
         clock = ScmClock(self.clock.now_ms, self.clock.monotonic_s)
         self.nodes = NodeManager(self.state, clock, OPTIONS)
 
     def register(self, made: Registration) -> bool:
-        """Register a datanode, durably."""
+        """Register a datanode, and commit the change; return the result of the node manager."""
         with self.state.change() as change:
             return self.nodes.register(change, made)
 
@@ -64,29 +64,29 @@ class Cluster:
             self.register(registration(datanode_id))
 
     def set_row(self, edit: Callable[[Node], Node], datanode_id: str = "dn1") -> None:
-        """Change a row."""
+        """Replace a datanode's row by the result of `edit`."""
         with self.state.change() as change:
             change.put(self.state.nodes, edit(self.row(datanode_id)))
 
     def row(self, datanode_id: str = "dn1") -> Node:
-        """Return a row that must be there."""
+        """Return a datanode's row. Fail if there is none."""
         node = self.state.nodes.get(datanode_id)
         assert node is not None
         return node
 
     def note(self, count_max: int = 1_000) -> list[str]:
-        """Call `note_health`, with at most this many changes."""
+        """Call `note_health` for at most `count_max` changes; return its result."""
         with self.state.change() as change:
             return self.nodes.note_health(change, count_max=count_max)
 
     def note_in_vain(self, count_max: int = 1_000) -> list[str]:
-        """Call `note_health` in a change that fails; return what is logged."""
+        """Call `note_health` in a change that cannot be committed; return the logged events."""
         with logged() as logs, unwritable(), pytest.raises(UnavailableError):
             self.note(count_max)
         return [line["event"] for line in logs]
 
     def silence(self, health: NodeHealthState) -> None:
-        """Let time pass until a node that called just now, and not since, has this health."""
+        """Move the clock forward until a node whose last heartbeat is now has this health."""
         self.clock.advance_s(
             {NodeHealthState.HEALTHY: 0, NodeHealthState.STALE: 11, NodeHealthState.DEAD: 61}[
                 health

@@ -1,4 +1,4 @@
-"""A datanode that gets no commands."""
+"""Stand-in for the command queues of a datanode that gets no commands."""
 
 from collections.abc import Iterable
 
@@ -6,8 +6,8 @@ from suture.wire.v1 import scm_pb2
 
 
 class NoCommands:
-    """Pools without a command."""
+    """Command queues that are always empty."""
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Count none."""
+        """Return no counts."""
         return ()

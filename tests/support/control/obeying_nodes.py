@@ -31,7 +31,7 @@ class Cluster:
     held: dict[str, Replica] = field(default_factory=dict)
     ended: list[CommandOutcome] = field(default_factory=list)
     witnesses: dict[str, set[str]] = field(default_factory=dict)
-    """The witnesses that the sent deletes name, by the datanode that deletes."""
+    """The witness datanodes that the sent delete commands name, by the datanode that deletes."""
 
     def pass_time(self, seconds: int) -> None:
         """Let time pass second by second. All nodes send heartbeats and carry out their
@@ -46,7 +46,7 @@ class Cluster:
         self.ended = [one for one in found if one is not None]
 
     def refused(self) -> list[str]:
-        """Return the reasons for the deletes that were not sent."""
+        """Return the reasons why delete commands were not sent."""
         of_deletes = [one for one in self.ended if one.kind == CommandKind.DELETE]
         return [one.message for one in of_deletes if one.state == OutcomeState.SKIPPED]
 

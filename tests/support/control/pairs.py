@@ -1,4 +1,4 @@
-"""Rows with their keys, for tables that are read from the disk."""
+"""Loads rows with their keys into a table, as when a state is read from the disk."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,6 +7,6 @@ from scm.state.table import Table
 
 
 def load_pairs(table: Table[Any, Any], pairs: Iterable[tuple[bytes, bytes]]) -> None:
-    """Let a table load rows, in the form in which they are on disk."""
+    """Load pairs of key and row, in their form on disk, into a table."""
     kept = list(pairs)
     table.load((row for _key, row in kept), lambda place: kept[place][0])

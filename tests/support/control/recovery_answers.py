@@ -1,5 +1,5 @@
-"""Answers of a control plane and a datanode to the recovery after a restore: a container with a
-tombstone, and one with a block that names its file.
+"""Responses of a control plane and a datanode to `scm recover` after a restore. There is a
+container with a tombstone, and a replica with a block whose metadata names its key.
 """
 
 from typing import Final
@@ -78,4 +78,4 @@ FOUND: Final = (
         ]
     ),
 )
-"""A replica with one block, which names its file."""
+"""Responses about a replica with one block, whose metadata names its key."""

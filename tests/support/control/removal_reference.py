@@ -1,7 +1,7 @@
-"""The reference of `health.removal`, in plain Python: which replicas of a container may be removed.
+"""Reference implementation of `health.removal`: the replicas of a container that may be removed.
 
-It decides about one container at a time and shares no code with the judge, so a mistake in one of
-the two implementations shows as a difference.
+It is plain Python, decides about one container at a time, and shares no code with the judge.
+Therefore, a mistake in one of the two implementations shows as a difference.
 """
 
 import zlib
@@ -19,23 +19,24 @@ from tests.support.control.judged_container import JudgedContainer, JudgedReplic
 
 
 def movable(case: JudgedContainer) -> set[str]:
-    """Return the datanodes whose replica is whole, so that it may be moved."""
+    """Return the datanodes whose replica may be moved, because it is intact and not excluded."""
     return {p.datanode_id for p in case.placed if is_whole(case, p)} - case.excluded
 
 
 def good_replicas(case: JudgedContainer) -> list[JudgedReplica]:
-    """Return the replicas that are known to be whole, equal and permanent.
+    """Return the replicas that are known to be intact, equal and permanent.
 
-    Such a replica is CLOSED, with all commits and no findings. It is on an answering node in
-    service that has confirmed it, and no delete of it is pending. Its tree equals those of the
-    others. If any two trees differ, return an empty list, because it is unknown which one is right.
+    Such a replica is CLOSED, with all commits and no findings. Its node answers, is in service, and
+    has confirmed the replica. No delete of the replica is pending. If the trees of two such
+    replicas differ, return an empty list, because it is unknown which tree is right.
     """
     whole = [p for p in case.placed if is_whole(case, p)]
     return whole if all(is_equal(whole[0], p) for p in whole) else []
 
 
 def is_whole(case: JudgedContainer, p: JudgedReplica) -> bool:
-    """Return True if a replica has all commits, is confirmed, and its node is not leaving."""
+    """Return True if a replica has all commits and no known fault, its node is in service and has
+    confirmed the replica, and no delete of it is pending."""
     return (
         p.is_staying
         and p.datanode_id not in case.deletes
@@ -54,8 +55,8 @@ def is_equal(one: JudgedReplica, other: JudgedReplica) -> bool:
 
 
 def is_sound(case: JudgedContainer, p: JudgedReplica) -> bool:
-    """Return True if a replica reports all data that the writes of its origin left in a
-    quasi-closed container, and its node is not leaving."""
+    """Return True if a replica of a quasi-closed container is not damaged, so that it has all data
+    that the writer sent to its origin, and its node is in service."""
     return (
         p.is_staying
         and p.datanode_id not in case.excluded
@@ -67,8 +68,8 @@ def is_sound(case: JudgedContainer, p: JudgedReplica) -> bool:
 
 
 def is_kept_by_origin(case: JudgedContainer, bad: JudgedReplica) -> bool:
-    """Return True if other replicas of its origin have everything that a damaged replica of a
-    quasi-closed container may have: at least as many commits, and equal to each other.
+    """Return True if other replicas have all data that the damaged replica `bad` of a quasi-closed
+    container may have. They have the same origin, at least as many commits, and equal trees.
     """
     origin = origin_of(bad)
     others = [p for p in case.placed if is_sound(case, p) and origin_of(p) == origin]
@@ -83,10 +84,10 @@ def origin_of(p: JudgedReplica) -> str:
 
 
 def has_more(p: JudgedReplica, others: Collection[JudgedReplica]) -> bool:
-    """Return True if a replica has commits that no other replica has.
+    """Return True if replica `p` has commits that none of `others` has.
 
-    Its container was closed without these commits, because the replica was absent or is damaged.
-    They may be the only copy of a client's data, so only an operator may abandon them.
+    The container was closed without these commits, because the replica was absent or is damaged.
+    The commits may be the only copy of a client's data, so only an operator may abandon them.
     """
     return p.replica.bcsid > max((other.replica.bcsid for other in others), default=0)
 
@@ -97,12 +98,12 @@ def stable_order(replica: Replica) -> int:
 
 
 def unblock_victim(case: JudgedContainer) -> JudgedReplica | None:
-    """Return the unhealthy replica to remove because no node has room for another copy.
+    """Return the unhealthy replica to remove because no node has space for another copy.
 
-    At least two replicas must remain, one of them whole (in a quasi-closed container one of the
-    same origin). No command may be pending. A replica that is excluded, or that a repair may heal,
-    is kept. Of several, choose the one with the fewest commits, then the fewest blocks, because the
-    data of a fuller one may exist only once more.
+    At least two replicas must remain. One of them must be intact (in a quasi-closed container, and
+    of the same origin). No command may be pending. A replica that is excluded, or that a repair may
+    heal, is kept. Of several unhealthy replicas, choose the one with the fewest commits, then the
+    fewest blocks, because a replica with more data is more likely to have the only copy of data.
     """
     here = present(case.placed)
     matching = [p for p in here if not is_bad(case.container, p.replica)]
@@ -132,7 +133,7 @@ def unblock_victim(case: JudgedContainer) -> JudgedReplica | None:
 
 
 def may_remove(case: JudgedContainer, datanode_id: str, *, keep_count: int) -> bool:
-    """Return True if at least `keep_count` other replicas are whole and equal to each other."""
+    """Return True if at least `keep_count` other replicas are intact and equal to each other."""
     return sum(p.datanode_id != datanode_id for p in good_replicas(case)) >= keep_count
 
 
@@ -174,7 +175,8 @@ def origins(case: JudgedContainer, rules: Rules) -> list[Origin]:
 def surplus_datanodes(case: JudgedContainer, rules: Rules) -> set[str]:
     """Return the datanodes whose replica is surplus for its origin.
 
-    Each only while the required number of equal ones stays; none while a delete is pending.
+    A replica is surplus only if the required number of equal replicas remains without it. While a
+    delete is pending, return an empty set.
     """
     if case.deletes:
         return set()
@@ -192,8 +194,8 @@ def surplus_datanodes(case: JudgedContainer, rules: Rules) -> set[str]:
 def may_be_removed(
     case: JudgedContainer, datanode_id: str, *, keep_count: int, rules: Rules
 ) -> bool:
-    """Return True if a replica may be removed now: enough whole ones, or enough of its origin,
-    stay.
+    """Return True if a replica may be removed now, because enough intact replicas remain, or in a
+    quasi-closed container, enough replicas of its origin.
     """
     if case.container.state is not ContainerState.QUASI_CLOSED:
         return may_remove(case, datanode_id, keep_count=keep_count)
@@ -205,12 +207,12 @@ def may_be_removed(
 
 
 def others_with(case: JudgedContainer, victim: JudgedReplica) -> list[JudgedReplica]:
-    """Return the replicas that report everything a replica of a quasi-closed container may have.
+    """Return the replicas that have all data of `victim`, a replica of a quasi-closed container.
 
-    These are equal ones of any origin with at least as many commits. No tree equals that of a
-    damaged replica, so for it they are those of its origin with as many commits: they have its
-    whole data, too, and can prove it. Another one, or one that has less, cannot, and would read its
-    whole replica for nothing.
+    These are the replicas with an equal tree and at least as many commits, of any origin. If the
+    victim is damaged, no tree equals its tree. Then they are the replicas of its origin with at
+    least as many commits. Other replicas cannot prove that they have the data, and would read all
+    their data in vain.
     """
     is_damaged = is_bad(case.container, victim.replica)
     return [
@@ -225,8 +227,8 @@ def others_with(case: JudgedContainer, victim: JudgedReplica) -> list[JudgedRepl
 
 
 def _is_damaged_spare(case: JudgedContainer, datanode_id: str, keep_count: int) -> bool:
-    """Return True if a replica is damaged, others of its origin have everything it may have, and at
-    least `keep_count` whole ones of any origin stay.
+    """Return True if a replica is damaged, other replicas of its origin have all data that it may
+    have, and at least `keep_count` undamaged replicas of any origin remain.
     """
     bad = next((p for p in present(case.placed) if p.datanode_id == datanode_id), None)
     if bad is None or case.deletes or not is_bad(case.container, bad.replica):
@@ -240,11 +242,11 @@ def _origin_covers(one: JudgedReplica, other: JudgedReplica) -> bool:
 
 
 def replaceable_shard(case: JudgedContainer) -> JudgedReplica | None:
-    """Return the replica to remove because no other node has room for a missing shard, if any.
+    """Return the replica to remove because no other node has space for a missing shard, or None.
 
-    It is a bad one that no repair is expected to heal, or one of two of the same index, and not
-    excluded. As many whole shards stay as reading needs, and one more unless another one has its
-    index and the same data. Nothing else may be pending.
+    The replica is damaged and no repair is expected to heal it, or it is one of two with the same
+    index. It is not excluded. Enough intact shards to read the data must remain, and one more
+    unless another replica has the same index and data. No other command may be pending.
     """
     whole = _whole(case)
     indexes = {index for index, found in whole.items() if found}
@@ -272,7 +274,7 @@ def replaceable_shard(case: JudgedContainer) -> JudgedReplica | None:
 
 
 def may_remove_shard(case: JudgedContainer, datanode_id: str) -> bool:
-    """Return True if a replica may still be removed at the time its delete would be sent."""
+    """Return True if a shard may still be removed at the time when its delete would be sent."""
     held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
     if held is None:
         return False
@@ -290,16 +292,18 @@ def may_remove_shard(case: JudgedContainer, datanode_id: str) -> bool:
 
 
 def may_lose_shard(case: JudgedContainer, datanode_id: str) -> bool:
-    """Return True if an operator may have a seemingly good replica removed.
+    """Return True if an operator may remove a shard that seems to be intact.
 
-    More whole shards must stay than reading needs: the removed one is rebuilt from them.
+    The intact shards that remain must be more than a read needs, because the removed shard is
+    reconstructed from them.
     """
     without = replace(case, deletes=(*case.deletes, datanode_id))
     return whole_count(without) >= operator_keep_count(case.container)
 
 
 def may_delete(case: JudgedContainer, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
-    """Return True if a replica may be deleted, whoever orders it: enough others stay."""
+    """Return True if a replica may be deleted because enough other replicas remain. `keep_count`
+    shows whether an operator or the SCM orders the delete of a shard."""
     if not case.container.scheme:
         return may_be_removed(case, datanode_id, keep_count=keep_count, rules=rules)
     is_asked_for = keep_count == operator_keep_count(case.container)
@@ -308,22 +312,23 @@ def may_delete(case: JudgedContainer, datanode_id: str, *, keep_count: int, rule
 
 
 def copy_count(case: JudgedContainer) -> int:
-    """Return how many whole and equal copies, or indexes with a whole shard, a container has."""
+    """Return the number of intact and equal copies of a container; if it is erasure-coded, the
+    number of indexes with an intact shard."""
     return whole_count(case) if case.container.scheme else len(good_replicas(case))
 
 
 def operator_keep_count(container: Container) -> int:
-    """Return how many indexes keep a whole replica when an operator has one removed."""
+    """Return how many indexes must keep an intact shard if an operator removes a shard."""
     return container.data_count + 1
 
 
 def whole_count(case: JudgedContainer) -> int:
-    """Return how many indexes have a whole replica that is not being deleted."""
+    """Return how many indexes have an intact replica without a pending delete."""
     return sum(bool(found) for found in _whole(case).values())
 
 
 def _whole(case: JudgedContainer) -> dict[int, list[JudgedReplica]]:
-    """Return the whole replicas of each index, none of them being deleted."""
+    """Return the intact replicas without a pending delete, by index."""
     found: dict[int, list[JudgedReplica]] = {
         index: [] for index in range(1, case.container.replication_factor + 1)
     }
@@ -352,21 +357,21 @@ def _twin(case: JudgedContainer, whole: dict[int, list[JudgedReplica]]) -> Judge
 
 
 def _is_beyond(case: JudgedContainer, bad: JudgedReplica, twins: Sequence[JudgedReplica]) -> bool:
-    """Return True if a bad shard has commits that neither its container nor a whole one of its
-    index has, so that it alone holds that data.
+    """Return True if only the damaged shard `bad` has some of its commits: neither its container's
+    sequence id nor the intact shards of its index (`twins`) include them.
     """
     last = max((p.replica.bcsid for p in twins), default=0)
     return bad.replica.bcsid > max(case.container.sequence_id, last)
 
 
 def _covers(case: JudgedContainer, one: JudgedReplica, other: JudgedReplica) -> bool:
-    """Return True if `one` makes another whole shard of its index unnecessary.
+    """Return True if `one` has all data of `other`, another intact shard of its index.
 
-    Equal trees do. So does a shard that came back beside one that was rebuilt meanwhile: a rebuilt
-    shard has the live blocks but no tombstones of those deleted before, so its root differs for
-    ever. It holds nothing more once no delete is pending, both hold as many live blocks, and both
-    hold all commits (`is_whole`). The one with the tombstones stays, because its root is the one
-    that every replica of this index had.
+    This is so if the trees are equal. It is also so if `other` was reconstructed while `one` was
+    absent. A reconstructed shard has no tombstones of blocks that were deleted before, so its root
+    differs permanently. It has no additional data if no delete is pending, and both shards have as
+    many live blocks and all commits (`is_whole`). The shard with the tombstones is kept, because
+    all earlier replicas of this index had its root.
     """
     if is_equal(one, other):
         return True
@@ -382,8 +387,8 @@ def _covers(case: JudgedContainer, one: JudgedReplica, other: JudgedReplica) -> 
 
 
 def equivalent_shards(case: JudgedContainer, bad: JudgedReplica) -> list[JudgedReplica]:
-    """Return other nodes' replicas of the same index with the same data that are bad only because
-    they also missed a commit, for instance a copy made before the first one was known to be bad.
+    """Return the replicas on other nodes that have the index and the data of the replica `bad`.
+    Like `bad`, they only lack a commit, for example because they are copies of `bad`.
     """
     return [
         p
@@ -404,7 +409,7 @@ def _tombstone_count(p: JudgedReplica) -> int:
 
 
 def witnesses(case: JudgedContainer, victim: JudgedReplica) -> list[JudgedReplica]:
-    """Return the replicas that can prove that they have the data of another one."""
+    """Return the replicas that can prove that they have the data of `victim`."""
     if case.container.state is ContainerState.QUASI_CLOSED:
         return others_with(case, victim)
     index = victim.replica.replica_index
@@ -417,5 +422,6 @@ def witnesses(case: JudgedContainer, victim: JudgedReplica) -> list[JudgedReplic
 
 
 def giving_way(case: JudgedContainer) -> JudgedReplica | None:
-    """Return the replica to remove because no other node has room for a missing one."""
+    """Return the replica to remove because no other node has space for a missing replica, or
+    None."""
     return replaceable_shard(case) if case.container.scheme else unblock_victim(case)

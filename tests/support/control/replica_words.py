@@ -1,4 +1,4 @@
-"""Containers and their replicas, read from words such as `C C@4 U/d C/m! C?`."""
+"""Parser of short descriptions of a container's replicas, such as `C C@4 U/d C/m! C?`."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,9 @@ STATES = {
 
 
 def placed(words: str, racks: str = "") -> tuple[JudgedReplica, ...]:
-    """Read `C C@4 U/d C/m! C?`: state, bcsid, operation; `!` the node is dead, `?` it is stale."""
+    """Return the replicas that `words` describes, for example `C C@4 U/d C/m! C?`. A word has the
+    state, `@` and the BCSID, `/` and the node's op state, `!` for a dead or `?` for a stale
+    node."""
     result = []
     for i, word in enumerate(words.split()):
         health = {"!": NodeHealthState.DEAD, "?": NodeHealthState.STALE}.get(
@@ -40,8 +42,8 @@ def placed(words: str, racks: str = "") -> tuple[JudgedReplica, ...]:
 
 
 def case(words: str, racks: str = "", **more: object) -> JudgedContainer:
-    """Return the context of a container with these replicas, and with as many racks as are
-    named."""
+    """Return a container with the replicas that `words` describes. The cluster has as many racks as
+    the replicas name."""
     replicas = placed(words, racks)
     made = JudgedContainer(
         container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1
@@ -52,7 +54,8 @@ def case(words: str, racks: str = "", **more: object) -> JudgedContainer:
 def changed(
     given: JudgedContainer, number: int, of_replica: dict[str, Any], **of_place: Any
 ) -> JudgedContainer:
-    """Return the case with one replica, counted from 1, or its place changed."""
+    """Return a case with fields of one replica, and of its place, changed. `number` counts the
+    replicas from 1."""
     held = list(given.placed)
     p = held[number - 1]
     held[number - 1] = replace(p, replica=replace(p.replica, **of_replica), **of_place)
@@ -60,7 +63,8 @@ def changed(
 
 
 def shards(words: str, racks: str = "") -> JudgedContainer:
-    """Read `C#1 C#2/d`: replicas of an RS(3,2) container with their indexes."""
+    """Return an RS(3,2) container with the shards that `words` describes, for example `C#1 C#2/d`:
+    the state, `#` and the index of the shard, then as in `placed`."""
     pairs = [word.partition("#") for word in words.split()]
     plain = case(" ".join(state + rest[1:] for state, _, rest in pairs), racks)
     placed = tuple(

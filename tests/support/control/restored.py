@@ -16,8 +16,8 @@ TAKEN_MS = 1_800_000_000_000
 
 @contextmanager
 def restored_world(data: Path) -> Iterator[ScmWorld]:
-    """A control plane of three nodes, restored from a backup with a closed container (1) and one
-    that was open at the time of the backup (2)."""
+    """Yield a control plane of three nodes, restored from a backup. In the backup, container 1 is
+    closed and container 2 is open."""
     made = ScmWorld(data)
     made.join(*NODES)
     confirm(made, *NODES)
@@ -36,7 +36,7 @@ def report(
     state: ReplicaState = ReplicaState.CLOSED,
     bcsid: int = 5,
 ) -> None:
-    """Let every node report these replicas in a full report."""
+    """Make every node send a full report with replicas of these containers."""
     world.join(*NODES)
     for node in NODES:
         mine = [replica(node, state, container_id=number, bcsid=bcsid) for number in container_ids]
@@ -44,12 +44,12 @@ def report(
 
 
 def put(name: str, container_id: int, local_id: int) -> Key:
-    """A key of one block, as the block's metadata describes it."""
+    """Return a key of one block, as the block's metadata describes the key."""
     return Key(name, 10, 1, (KeyBlock(container_id, local_id, 5, 10),))
 
 
 def looked(container_id: int, *deleted: int, scheme: str = "") -> InspectedContainer:
-    """The findings about a container."""
+    """Return the result of examining a container: its scheme and its deleted blocks."""
     return InspectedContainer(container_id, scheme, frozenset(deleted))
 
 
@@ -62,7 +62,7 @@ def recover(
     is_dry_run: bool = False,
     last_local_id: int = 0,
 ) -> RecoveryResult:
-    """Send the findings to the control plane."""
+    """Send the found keys and examined containers to the control plane; return its result."""
     call = RecoveryCall(
         containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
     )
@@ -70,7 +70,7 @@ def recover(
 
 
 def codes(made: RecoveryResult) -> list[tuple[str, str]]:
-    """Return the outcome of each key."""
+    """Return the name and the result code of each key."""
     return [(one.name, one.code) for one in made.brought]
 
 

@@ -34,8 +34,8 @@ class ScmProcess:
         arguments: Sequence[str] = (),
         **settings: int | str,
     ) -> "ScmProcess":
-        """Start on `data` and wait until it answers calls. If it logs much, the caller must read
-        the log, because it waits for room in the pipe."""
+        """Start a control plane on `data`, and wait until it answers calls. If it logs much, the
+        caller must read its stderr, because the process blocks when the pipe is full."""
         process = spawn(data, listen=listen, log_level=log_level, arguments=arguments, **settings)
         line = process.stdout.readline()
         if not line:
@@ -48,12 +48,12 @@ class ScmProcess:
         return str(self.listening["address"])
 
     def kill(self) -> None:
-        """SIGKILL: no handler, no flush, no goodbye."""
+        """Send SIGKILL, and wait for the end of the process."""
         self.process.send_signal(signal.SIGKILL)
         self._reap()
 
     def terminate(self) -> int:
-        """SIGTERM; return the exit code."""
+        """Send SIGTERM, and wait for the end of the process; return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self._reap()
 
@@ -71,7 +71,7 @@ def spawn(
     arguments: Sequence[str] = (),
     **settings: int | str,
 ) -> Child:
-    """Start it without waiting for it."""
+    """Start a control plane on `data` without waiting until it is ready."""
     pairs = [f"--set={name}={value}" for name, value in (FAST | settings).items()]
     own = (f"--data={data}", f"--listen={listen}", f"--log-level={log_level}")
     return Child("scm.main", *own, *pairs, *arguments)

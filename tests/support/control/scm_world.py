@@ -39,7 +39,7 @@ MAP_BYTES = 64 * 1024**2
 
 
 def summary(root: int, *, tombstones: int = 0) -> TreeSummary:
-    """Build the summary of a tree; the same root is the same data."""
+    """Return the summary of a tree. Trees with the same root have the same data."""
     return TreeSummary(Algorithm.XXH3_64, root, 1, 1, 1 if tombstones else 0, tombstones)
 
 
@@ -54,7 +54,7 @@ def replica(
     replica_index: int = 0,
     finding_count: int = 0,
 ) -> Replica:
-    """Build a reported replica; `root` None means it has no tree."""
+    """Return a replica as a datanode reported it. If `root` is None, it has no tree."""
     return Replica(
         container_id=container_id,
         datanode_id=node,
@@ -102,7 +102,7 @@ def volume(*, capacity_bytes: int = 100 * GIB, available_bytes: int = 90 * GIB) 
 
 @dataclass
 class ScmWorld:
-    """A control plane and its clock; nodes are named by their ids."""
+    """A control plane on a real state database, and its clock. Nodes are given by their ids."""
 
     path: Path
     options: ScmOptions = field(default_factory=ScmOptions)
@@ -127,7 +127,7 @@ class ScmWorld:
         )
 
     def restart(self, *, is_cold: bool = False) -> None:
-        """Stop and start the control plane; what was only in memory is lost."""
+        """Stop and start the control plane. State that was only in memory is lost."""
         self.state.close()
         self.start(is_cold=is_cold)
 
@@ -138,7 +138,7 @@ class ScmWorld:
         boot_id: int = 1,
         layout_version: int = LAYOUT_VERSION,
     ) -> None:
-        """Register nodes, on these racks in turn."""
+        """Register nodes; the racks are assigned to them in rotation."""
         for i, node in enumerate(nodes):
             self.control.datanodes.register(
                 Registration(
@@ -161,7 +161,7 @@ class ScmWorld:
         outcomes: tuple[CommandOutcome, ...] = (),
         boot_id: int = 1,
     ) -> HeartbeatAnswer:
-        """Let a node send a heartbeat with one report."""
+        """Send a heartbeat of a node with one report; return the answer."""
         report = NodeReplicaReport(full, 1, 0, is_last=True, replicas=replicas)
         return self.call(node, report, outcomes=outcomes, boot_id=boot_id)
 
@@ -172,7 +172,7 @@ class ScmWorld:
         outcomes: tuple[CommandOutcome, ...] = (),
         boot_id: int = 1,
     ) -> HeartbeatAnswer:
-        """Let a node send a heartbeat with these reports."""
+        """Send a heartbeat of a node with these reports; return the answer."""
         op_state, op_expiry_ms = self.kept.get(node, (None, 0))
         return self.control.datanodes.heartbeat(
             Heartbeat(
@@ -190,7 +190,8 @@ class ScmWorld:
     def write(
         self, client_id: str, name: str, *sizes: int, hold: Sequence[str] = ()
     ) -> list[AllocatedBlockInfo]:
-        """Allocate, let the chosen nodes report (except `hold`), and commit one key."""
+        """Allocate blocks, send reports of the chosen nodes except `hold`, and commit one key;
+        return the blocks."""
         blocks = self.control.clients.allocate(client_id, sizes)
         for block in blocks:
             for endpoint in block.replicas:
@@ -211,7 +212,8 @@ class ScmWorld:
         return blocks
 
     def made_closed(self, *, roots: Sequence[int] = (7, 7, 7)) -> Container:
-        """Write, close and report one container on three nodes; roots by order of node id."""
+        """Write and close a container on three nodes, and report its replicas; return the
+        container. `roots` are in the order of the node ids."""
         blocks = self.write("setup", f"setup-{self.state.term}-{len(self.state.keys)}", 10)
         container_id = blocks[0].container_id
         self.control.clients.finish("setup", close=True)
@@ -227,17 +229,17 @@ class ScmWorld:
         return made
 
     def execute(self, node: str, answer: HeartbeatAnswer) -> None:
-        """Answer every command of a heartbeat as executed."""
+        """Send a heartbeat that reports all commands in `answer` as executed."""
         self.beat(node, outcomes=tuple(outcome(command) for command, _peers in answer.commands))
 
     def keep_alive(self, *nodes: str) -> None:
-        """Let nodes send heartbeats without reports."""
+        """Send heartbeats of nodes, without reports."""
         for node in nodes:
             self.call(node)
 
     @contextmanager
     def running(self) -> Iterator["ScmWorld"]:
-        """Close the state at the end."""
+        """Yield this object, and close its state at the end."""
         try:
             yield self
         finally:
@@ -256,7 +258,7 @@ class ScmWorld:
 
 
 def key(name: str, blocks: Sequence[AllocatedBlockInfo], lengths: Sequence[int]) -> Key:
-    """Return a key of allocated blocks."""
+    """Return a key that consists of allocated blocks with these lengths."""
     return Key(
         name,
         sum(lengths),
@@ -294,7 +296,8 @@ def pending(
     sent_at_s: float | None = None,
     queued_at_s: float = 0.0,
 ) -> PendingCommand:
-    """Build a command; its container defaults to its own id."""
+    """Return a pending command. If `container_id` is 0, the id of the container is that of the
+    command."""
     return PendingCommand(
         command_id,
         kind,
@@ -306,14 +309,15 @@ def pending(
 
 
 def confirm(world: ScmWorld, *nodes: str) -> None:
-    """Let nodes report all replicas that the control plane knows of them."""
+    """Send full reports of nodes, with all replicas that the control plane has recorded."""
     for node in nodes:
         mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
         world.beat(node, *mine, full=True)
 
 
 def pass_time(world: ScmWorld, seconds: int, *alive: str) -> None:
-    """Let time pass second by second, with heartbeats of these nodes."""
+    """Move the clock forward second by second, with heartbeats of the nodes `alive` and a tick of
+    the control plane in each second."""
     for _ in range(seconds):
         world.clock.advance_s(1)
         for node in alive:
@@ -322,7 +326,7 @@ def pass_time(world: ScmWorld, seconds: int, *alive: str) -> None:
 
 
 def with_whole_replicas(path: Path, *nodes: str) -> ScmWorld:
-    """Return a cluster of nodes, each with a whole replica of container 1."""
+    """Return a cluster of nodes, each with an intact replica of container 1."""
     world = ScmWorld(path)
     world.join(*nodes)
     with world.state.change() as change:

@@ -28,7 +28,8 @@ FIRST: Final = 100_003  # above the numbers of ports, counts and dates in a docu
 
 
 class ScriptedCalls(grpc.GenericRpcHandler):
-    """The server. `requests` are by the name of the call, in their order."""
+    """The server. `requests` has the received requests by the name of the call, in the order of
+    their arrival."""
 
     def __init__(self) -> None:
         self.requests: dict[str, list[Any]] = defaultdict(list)
@@ -55,7 +56,7 @@ class ScriptedCalls(grpc.GenericRpcHandler):
         self._executor.shutdown()
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the method that keeps a call's requests and answers it."""
+        """Return the handler of a call. The handler keeps the requests and answers the call."""
         method = METHODS.get(handler_call_details.method)
         if method is None:
             return None
@@ -94,8 +95,8 @@ class ScriptedCalls(grpc.GenericRpcHandler):
 
 
 def filled(message: Any, words: Mapping[str, Any], numbers: Iterator[int] | None = None) -> Any:
-    """Give each field of a message that is not set a value that nothing else has, and return it.
-    `words` are the values of fields that must be a known word, by their name."""
+    """Set each unset field of a message to a value that no other field has; return the message.
+    `words` has the values of fields that accept only certain words, by the name of the field."""
     numbers = numbers or itertools.count(FIRST)
     for field in message.DESCRIPTOR.fields:
         group = field.containing_oneof

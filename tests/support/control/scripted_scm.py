@@ -1,5 +1,5 @@
-"""A real gRPC server that acts as the SCM from a script: it sends commands and keeps the
-answers.
+"""A real gRPC server in the role of the SCM. It sends the commands that a test adds, and keeps the
+messages that it receives.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""A disk that accepts no writes, like a full one, during a block of code."""
+"""Makes all writes to files fail during a block of code, as on a full disk."""
 
 import resource
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def unwritable() -> Iterator[None]:
-    """Let each write of this process to a file fail: the kernel refuses it (EFBIG)."""
+    """Make each write of this process to a file fail with EFBIG, by a limit of the kernel."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

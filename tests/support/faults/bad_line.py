@@ -11,8 +11,8 @@ CONNECT_S: Final = 5.0
 
 
 class BadLine:
-    """A TCP proxy to `target`. After `bytes_max` bytes to the target, it breaks or stalls for
-    good."""
+    """A TCP proxy to `target`. After `bytes_max` bytes to the target, a connection breaks or stalls
+    permanently."""
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -51,7 +51,8 @@ class BadLine:
             thread.join()
 
     def breaks_after(self, bytes_max: int, *, stalls: bool) -> None:
-        """Let this many bytes through to the target on each new connection; -1 = all."""
+        """Pass only `bytes_max` bytes to the target on each new connection; -1 = unlimited. Then
+        the connection stalls if `stalls`, or else breaks."""
         self.bytes_max, self.stalls = bytes_max, stalls
 
     def cut(self) -> None:

@@ -10,10 +10,10 @@ from tests.support.storage.datanodes import CountingReads, Datanode
 
 
 class Liar(CountingReads):
-    """Serves other bytes than its tree says, with checksums that match these bytes."""
+    """Serves wrong bytes that do not match its tree, with checksums that match the wrong bytes."""
 
     def ReadChunk(self, request):  # type: ignore[no-untyped-def]
-        """Serve a chunk of wrong bytes that is consistent in itself."""
+        """Serve a chunk of zeros with the checksums of these zeros."""
         for answer in super().ReadChunk(request):
             if answer.HasField("chunk"):
                 lie = bytes(answer.chunk.length)
@@ -45,11 +45,11 @@ class Dying(CountingReads):
         self._deaths = count()
 
     def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
-        """Send the description of a chunk, and stop the server, once.
+        """Send the description of a chunk; the first call also stops the server.
 
-        If the handler returned before the connection is cut, the call could end normally. A dying
-        process never ends a call normally, so the handler waits for the end of the call. A server
-        also cannot be stopped from its own handlers, and not by several handlers at once.
+        The handler waits for the end of the call. If it returned before, the call could end
+        normally, which does not happen when a process dies. The server is stopped by another
+        thread, because its own handlers cannot stop it.
         """
         over = Event()
         assert context.add_callback(over.set)
@@ -75,10 +75,11 @@ class Hanging(CountingReads):
 
 
 class Shifting(CountingReads):
-    """Its tree changes between the request for its blocks and the request for their chunks."""
+    """Changes its tree between a peer's request for its blocks and the request for their chunks."""
 
     def GetContainerHashes(self, request):  # type: ignore[no-untyped-def]
-        """Repair the replica before the first request for chunks is answered."""
+        """Damage and scan the replica before the first request for chunks is answered, so that its
+        tree changes."""
         if request.level == datanode_pb2.CHUNKS and not self.datanode.reads:
             self.datanode.reads.append((0, 0))
             self.datanode.replica.flip(3, 5)

@@ -1,12 +1,11 @@
 """A real agent with four volumes. One volume at a time gets a fault, and all four are checked.
 
 One setup serves many cases. After each case the damaged volume is restored from its template. The
-other three volumes continue, and all data that was ever acknowledged on them is read again and
-again.
+other three volumes are kept, and all data that was acknowledged on them is read in each case.
 
-A fault is either made before the agent starts, or while the agent is used, followed by a restart.
-Then the other three volumes must serve in time, the bad volume must be named, and its files must be
-unchanged.
+A fault is created before the agent starts, or while the agent is used, followed by a restart. The
+other three volumes must then serve in time. The agent must report the faulty volume, and must not
+have changed its files.
 """
 
 import contextlib
@@ -59,7 +58,7 @@ QUICK = PeerTimeouts(call_s=CALL_S, tree_s=CALL_S, chunk_s=CALL_S)
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a case. `faults` is empty if everything is as promised."""
+    """The result of a case. `faults` is empty if the agent behaved as required."""
 
     case: Case
     where: str = ""
@@ -70,7 +69,7 @@ class Outcome:
 
 
 class HearingScm(ScriptedScm):
-    """Parses heartbeats as the control plane does, and keeps the volumes of the last message."""
+    """Parses heartbeats as the control plane does, and keeps the volumes in the last message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +101,7 @@ class HearingScm(ScriptedScm):
 
 
 class FourVolumes:
-    """Volumes below `root`, an agent that is restarted when it dies, and a control plane."""
+    """Four volumes below `root`, an agent that is restarted when it dies, and a fake SCM."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -182,7 +181,7 @@ class FourVolumes:
             shutil.copytree(path, self.root / "template" / path.name)
 
     def _restore(self, number: int) -> None:
-        """Restore a volume as it was made; later writes to it are discarded."""
+        """Restore a volume from its template, and forget later writes to it."""
         path = self.paths[number]
         if self._disk is not None:
             self._disk.unmount()
@@ -197,7 +196,7 @@ class FourVolumes:
     # -- one case
 
     def run(self, case: Case) -> Outcome:
-        """Run one case, and restore everything."""
+        """Restore the volume that gets the fault, and run one case; return the result."""
         chance, fault = random.Random(case.seed), random.Random(case.seed)
         outcome = Outcome(case)
         bad = chance.randrange(VOLUMES)
@@ -301,7 +300,7 @@ class FourVolumes:
         self._address = None
 
     def _serve(self, bad: int, chance: random.Random, outcome: Outcome) -> None:
-        """Wait until the good volumes serve reads and writes; record how long that took."""
+        """Wait until the volumes other than `bad` serve reads and writes; record the duration."""
         began_s, last = time.monotonic(), ""
         while time.monotonic() - began_s < SERVED_MAX_S:
             try:
@@ -324,7 +323,7 @@ class FourVolumes:
             self._read(peer, key)
 
     def read_all(self) -> int:
-        """Read all acknowledged blocks that are due, on all volumes; return the number of
+        """Read all acknowledged chunks on all volumes, and stop the agent; return the number of
         chunks."""
         with Peer(self._alive(), timeouts=QUICK) as peer:
             for key in self.acknowledged:
@@ -354,7 +353,8 @@ class FourVolumes:
         self.acknowledged[container_id, block_id, 0] = data
 
     def _poke(self, bad: int, chance: random.Random) -> list[int]:
-        """Use the bad volume: read all and write; return the containers of which a read failed."""
+        """Read all data of the faulty volume, and write to it; return the containers in which a
+        read failed."""
         failed = set()
         keys = [key for key in self.template if self.volume_of[key[0]] == bad]
         chance.shuffle(keys)
@@ -375,8 +375,8 @@ class FourVolumes:
     # -- what it came to
 
     def _judge(self, bad: int, chance: random.Random, outcome: Outcome, log_from: int) -> None:
-        """Record the final state of the bad volume, and whether operators can see which volume it
-        is."""
+        """Record the final state of the faulty volume, and a fault if the agent does not report
+        which volume it is."""
         path = str(self.paths[bad])
         unread = self._poke(bad, chance)
         damaged = {number for number in self.volume_of if self._has_findings(number, bad)}
@@ -419,8 +419,8 @@ class FourVolumes:
             return str(self.paths[bad]) in str(error) or "cannot be loaded" in str(error)
 
     def _compare(self, case: Case, target: Path, bad: int, outcome: Outcome) -> None:
-        """Record block files of the bad volume that have changed, except the target of the
-        fault."""
+        """Record a fault for each changed block file of the faulty volume, except for the target of
+        the injected fault."""
         if case.kind is Kind.UNMOUNTED:
             return
         path = self.paths[bad]

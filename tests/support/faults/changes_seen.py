@@ -16,7 +16,8 @@ EVENTS_BYTES_MAX = 1024**2
 
 @contextmanager
 def changes(root: Path) -> Iterator[list[str]]:
-    """Yield a list. After the block it contains every change below `root` during the block."""
+    """Yield a list. At the end of the `with` block, it is filled with all changes below `root`
+    during the block."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     seen: list[str] = []

@@ -22,7 +22,7 @@ NEEDS = ("mkfs.btrfs", "losetup", "mount", "umount")
 
 
 def why_not() -> str:
-    """Return why such a disk is impossible on this machine; "" if it is possible."""
+    """Return the reason why an `EioDisk` is impossible on this machine; "" if it is possible."""
     if os.geteuid() != 0:
         return "only root can mount"
     missing = [name for name in NEEDS if shutil.which(name) is None]
@@ -39,7 +39,7 @@ def run(*words: str | Path) -> None:
 
 
 class EioDisk:
-    """One disk, mounted or not."""
+    """A btrfs in the file `image`, which can be mounted at `mount_point`."""
 
     def __init__(self, image: Path, mount_point: Path) -> None:
         self.image = image
@@ -54,13 +54,13 @@ class EioDisk:
         run("mount", "-t", "btrfs", "-o", "loop,max_inline=0,noatime", self.image, self.mount_point)
 
     def unmount(self) -> None:
-        """Unmount the disk, whatever state it is in."""
+        """Unmount the disk; ignore a failure."""
         with contextlib.suppress(subprocess.CalledProcessError):
             run("umount", self.mount_point)
 
     def spoil(self, pages: list[bytes]) -> int:
-        """Let every read of these pages fail that the page cache does not answer. Return in how
-        many places of the disk they were found."""
+        """Make reads of pages with these contents fail, unless they are in the page cache. Return
+        the number of pages on the disk that were changed for this."""
         wanted, count = frozenset(pages), 0
         with self.image.open("r+b") as file:
             fd, at = file.fileno(), 0
@@ -78,12 +78,13 @@ class EioDisk:
         return count
 
     def cut(self) -> None:
-        """Remove nearly all of the disk. Only the page cache can answer reads from then on."""
+        """Truncate the image to LEFT_BYTES. From then on, only the page cache can answer reads."""
         os.truncate(self.image, LEFT_BYTES)
 
 
 def forget_pages(path: Path) -> None:
-    """Let the kernel drop the cached pages of a file that no process has mapped."""
+    """Drop the pages of a file from the page cache. This has no effect on pages that a process has
+    mapped."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -93,10 +94,10 @@ def forget_pages(path: Path) -> None:
 
 
 def forget_mapped(pid: int, path: Path) -> None:
-    """Let the kernel drop the pages of a file that a process has mapped, too (process_madvise(2)).
+    """Drop the pages of a file that the process `pid` has mapped, with process_madvise(2).
 
-    The kernel does this itself to a page that was written back and not used for a long time, when
-    memory is short.
+    If memory is short, the kernel itself drops pages that were written back and not used for a long
+    time.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     pid_fd = os.pidfd_open(pid)

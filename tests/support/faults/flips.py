@@ -1,4 +1,4 @@
-"""Bit flips: in memory between the medium and the scan, and on the medium itself.
+"""Bit flips: in memory between the disk and the scan, and on the disk itself.
 
     python -m tests.support.faults.flips FOLDER SCANS
 
@@ -25,7 +25,7 @@ from tests.support.storage.replica_reader import AlteredReader, MemoryReplica, f
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 C_SOURCE = Path(__file__).parents[1] / "c" / "flip.c"
-SHARE_OF_1024 = 512  # share of the reads, first reads and re-reads alike
+SHARE_OF_1024 = 512  # of 1,024 reads, the number that get a flipped bit, re-reads included
 BLOCK_COUNT = 8
 CHUNK_BYTES = 2_000
 STORED_BLOCKS = 100
@@ -43,8 +43,8 @@ class Lies:
 
 
 def failing_memory(monkeypatch: pytest.MonkeyPatch, *, good: Container[int] = ()) -> list[int]:
-    """Flip one bit in the result of each read of a medium, except the reads with these
-    numbers. Return the numbers of the reads so far, from 1 on."""
+    """From now on, flip one bit in the result of each read of a disk, except for the reads with the
+    numbers `good`. Return a list that gets the number of each read, starting at 1."""
     reads: list[int] = []
     for name in ("read", "read_past_cache"):
         real = getattr(blockfile, name)
@@ -61,7 +61,8 @@ def failing_memory(monkeypatch: pytest.MonkeyPatch, *, good: Container[int] = ()
 
 
 def flip_in_memory(flip_count: int) -> Lies:
-    """Scan good replicas through a memory that flips bits of first reads and of re-reads."""
+    """Scan intact replicas while bits are flipped in the results of first reads and re-reads, until
+    `flip_count` bits were flipped."""
     replica = MemoryReplica()
     for block_id in range(1, BLOCK_COUNT + 1):
         pieces = [noise(CHUNK_BYTES, block_id), noise(CHUNK_BYTES, 100 + block_id)]
@@ -91,7 +92,7 @@ def flip_in_memory(flip_count: int) -> Lies:
 
 
 def compile_flipper(folder: Path) -> Path:
-    """Compile the library that flips bits in results of the real system call."""
+    """Compile the library that flips bits in the results of read system calls; return its path."""
     library = folder / "flip.so"
     command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(C_SOURCE), "-ldl"]
     subprocess.run(command, check=True, timeout=COMPILE_TIMEOUT_S)
@@ -143,8 +144,8 @@ def scan_disk(stored: StoredReplica) -> tuple[ScanFinding, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DiskFlips:
-    """The number of bits flipped on the medium, and how many of them were found, classified and
-    explained."""
+    """The number of bits flipped on the disk, and how many of these flips scans found, classified
+    and explained."""
 
     flip_count: int
     warm_count: int
@@ -155,9 +156,9 @@ class DiskFlips:
 
 
 def flip_on_disk(stored: StoredReplica, flip_count: int, seed: int = 1) -> DiskFlips:
-    """Flip bits of one chunk after the other, half of them under a warm page cache, and scan.
+    """Flip bits in block files on the disk, some with a warm page cache, and scan the replica.
 
-    Every scan sees at most one flip per block. The blocks are repaired after each scan.
+    Each scan has at most one flip per block to find. The blocks are repaired after each scan.
     """
     random = Random(seed)
     total = warm = found = classed = explained = other = 0
@@ -187,7 +188,8 @@ def flip_on_disk(stored: StoredReplica, flip_count: int, seed: int = 1) -> DiskF
 
 
 def flip(path: Path, at: int, bit: int, *, keep_cached: bool) -> None:
-    """Flip one bit of a file, durably."""
+    """Flip one bit of a file, and sync the file. Without `keep_cached`, also drop its pages from
+    the page cache."""
     fd = os.open(path, os.O_RDWR)
     try:
         (byte,) = os.pread(fd, 1, at)

@@ -1,4 +1,4 @@
-"""The pages of a file in the page cache, as the kernel reports them."""
+"""Drops the pages of a file from the page cache, and counts those in the page cache."""
 
 import ctypes
 import mmap

@@ -1,4 +1,5 @@
-"""HTTP/2 by hand, over a socket: a client that only follows the rules that a test requires."""
+"""A minimal HTTP/2 client over a socket. It only follows the rules that a test requires, so that
+tests can violate the other rules."""
 
 import socket
 import struct
@@ -20,7 +21,7 @@ REFUSED_STREAM: Final = 0x7
 ENHANCE_YOUR_CALM: Final = 0xB
 PING: Final = b"are here"
 TIMEOUT_S: Final = 30.0
-WINDOW_BYTES_FIRST: Final = 65_535  # of RFC 9113, where the settings say nothing else
+WINDOW_BYTES_FIRST: Final = 65_535  # the default of RFC 9113, without a setting
 FRAME_BYTES_MAX: Final = 16_384
 
 
@@ -38,7 +39,7 @@ class Type(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as it came."""
+    """A received frame."""
 
     type: int
     flags: int
@@ -47,7 +48,7 @@ class Frame:
 
 
 class RawHttp2:
-    """One connection. Reads raise TimeoutError after a while."""
+    """A connection. Reads raise TimeoutError after TIMEOUT_S."""
 
     def __init__(self, address: str, source: str = "127.0.0.1") -> None:
         host, _, port = address.rpartition(":")
@@ -65,14 +66,14 @@ class RawHttp2:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close it."""
+        """Close the connection."""
         self.socket.close()
 
     def greet(self, *, window_bytes: int | None = None) -> dict[int, int]:
         """Exchange settings; return the server's settings.
 
-        `window_bytes` is how much of each answer the server may send; the client never extends the
-        window.
+        The server may send at most `window_bytes` of each answer, because the client never extends
+        the window.
         """
         ours = b"" if window_bytes is None else struct.pack(">HI", WINDOW_BYTES, window_bytes)
         self.socket.sendall(PREFACE + frame(Type.SETTINGS, ours))
@@ -99,8 +100,8 @@ class RawHttp2:
         self.socket.sendall(frame(Type.DATA, data, flags=END_STREAM, stream_id=stream_id))
 
     def push(self, stream_id: int, path: str, size_bytes: int, within_s: float) -> int:
-        """Connect, begin a call, and send its message as far as the server has room, but not the
-        last byte. Return the number of bytes sent."""
+        """Exchange settings, begin a call, and send its message without the last byte, as far as
+        the server's windows allow. Stop after `within_s`. Return the number of bytes sent."""
         window_bytes = self.greet().get(WINDOW_BYTES, WINDOW_BYTES_FIRST)
         self.begin(stream_id, path)
         message = memoryview(b"\x00" + size_bytes.to_bytes(4, "big") + bytes(size_bytes - 1))
@@ -125,8 +126,8 @@ class RawHttp2:
         return sent_bytes
 
     def settle(self) -> None:
-        """Wait until the server has read everything that was sent, because it then answers a
-        ping."""
+        """Send a ping and wait for the answer. The server has then read everything that was sent
+        before."""
         self.socket.sendall(frame(Type.PING, PING))
         while True:
             answer = self.until(Type.PING)
@@ -150,7 +151,7 @@ class RawHttp2:
         return all(True for _ in self.frames())
 
     def _read(self, count: int) -> bytes:
-        """Return exactly this many bytes; none if the connection ends before."""
+        """Return exactly `count` received bytes; b"" if the connection ends before."""
         parts, missing = [], count
         while missing:
             try:
@@ -165,7 +166,7 @@ class RawHttp2:
 
 
 def frame(kind: Type, payload: bytes = b"", *, flags: int = 0, stream_id: int = 0) -> bytes:
-    """Return a frame as it goes out."""
+    """Return the bytes of a frame on the wire."""
     header = len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream_id)
     return header + payload
 
@@ -176,6 +177,6 @@ def error_of(goaway: Frame) -> int:
 
 
 def _text(text: str) -> bytes:
-    """Return a string as HPACK has it, shorter than 127 bytes and not Huffman-coded."""
+    """Return a string of less than 127 bytes in HPACK's encoding, without Huffman coding."""
     data = text.encode()
     return bytes([len(data)]) + data

@@ -1,5 +1,5 @@
-"""System calls that a filter refuses, as a unit's SystemCallFilter= does, for this process and its
-children.
+"""Installs a seccomp filter that rejects system calls of this process and its children, as the
+SystemCallFilter= of a systemd unit does.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ class _Program(ctypes.Structure):
 
 
 def refuse_setpriority() -> None:
-    """Let setpriority(2) fail with EPERM from now on (seccomp(2))."""
+    """Make setpriority(2) fail with EPERM from now on, with seccomp(2)."""
     architecture, number = SETPRIORITY[os.uname().machine]
     instructions = [
         (_LOAD, 0, 0, 4),

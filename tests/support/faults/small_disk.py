@@ -22,7 +22,7 @@ class SmallDisk:
         self._inode_count = 0
 
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Use up all space except this many bytes; assert that the rest is really used."""
+        """Allocate all space except `leave_bytes`. Fail if more than that remains free."""
         self.ballast.unlink(missing_ok=True)
         space = os.statvfs(self.path)
         with self.ballast.open("wb") as file:
@@ -31,7 +31,7 @@ class SmallDisk:
         assert space.f_bavail * space.f_frsize <= leave_bytes + 4096
 
     def take_inodes(self) -> None:
-        """Take all inodes."""
+        """Create files until no inode is free."""
         directory = self.path / "inodes"
         with suppress(OSError):
             directory.mkdir(exist_ok=True)
@@ -41,7 +41,7 @@ class SmallDisk:
         assert os.statvfs(self.path).f_favail == 0
 
     def free(self) -> None:
-        """Give the space and the inodes back."""
+        """Remove the files that occupy the space and the inodes."""
         self.ballast.unlink(missing_ok=True)
         shutil.rmtree(self.path / "inodes", ignore_errors=True)
 

@@ -1,7 +1,7 @@
 """Processes that work on a store and kill themselves at a chosen step.
 
-`live` runs one; step 0 means never. The module prints for each scenario the steps before which the
-tests kill it.
+`live` runs one such process; with step 0, it is not killed. `show_counts` prints the number of
+steps of each scenario.
 
 A step is a system call or an LMDB commit. `sys.setprofile` observes steps, so production code has
 no hook. The child dies right before its N-th step. With `tear`, it first writes half of the data of
@@ -76,7 +76,7 @@ BATCHES: Final = {
     "batch": (BlockId(21), BlockId(22), BlockId(23), BlockId(24)),
     "one more": (BlockId(25),),
 }
-BATCH_CHUNKS: Final = {21: 1, 22: 2, 23: 0, 24: 8, 25: 1}  # 24 is written beside its place
+BATCH_CHUNKS: Final = {21: 1, 22: 2, 23: 0, 24: 8, 25: 1}  # by block id
 
 
 def open_packing(path: Path) -> ReplicaStore:
@@ -85,7 +85,8 @@ def open_packing(path: Path) -> ReplicaStore:
 
 
 def prepare(path: Path, scenario: str) -> None:
-    """Create the initial state of a scenario: the replicas that it uses, beside a closed one."""
+    """Create the initial state of a scenario: a closed replica, and the other replicas that the
+    scenario uses."""
     store = open_packing(path)
     closed_replica(store, CLOSED)
     for container_id in USED.get(scenario, ()):
@@ -130,7 +131,7 @@ def prepare_broken(store: ReplicaStore) -> None:
 
 
 def write(store: ReplicaStore, acknowledge: Acknowledge) -> None:
-    """Create a container and write two blocks, in both ways of committing."""
+    """Create a container and write two blocks, each with another way to commit."""
     store.create_container(NEW)
     acknowledge("created")
     first, second = content("first"), content("second")
@@ -147,7 +148,7 @@ def write(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 
 def batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
-    """Write new blocks together, small ones and a large one, then one more."""
+    """Write a batch of new blocks, small ones and a large one, then a batch with one block."""
     for what, block_ids in BATCHES.items():
         new = store.begin_blocks(OPEN)
         try:
@@ -245,11 +246,11 @@ def transactions(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 
 class Inline:
-    """An executor that works at once, in the calling thread, so that steps are counted in one
-    thread."""
+    """An executor that runs work immediately in the calling thread, so that all steps are counted
+    in one thread."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
-        """Do the work."""
+        """Run the work in this thread; return a completed future."""
         future: Future[Any] = Future()
         finish(future, work, *arguments)
         return future
@@ -264,14 +265,14 @@ def finish(future: "Future[Any]", work: Callable[..., Any], *arguments: Any) -> 
 
 
 class ReceivingBeside(Inline):
-    """Like `Inline`, except that the first work, which receives, runs in a thread of its own: it
-    waits for the thread that takes what it received."""
+    """Like `Inline`, except that the first work runs in its own thread. This work receives parts,
+    and must wait until another thread takes them."""
 
     def __init__(self) -> None:
         self._has_begun = False
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
-        """Do the work."""
+        """Run the first work in its own thread, other work in this thread; return a future."""
         if self._has_begun:
             return super().submit(work, *arguments)
         self._has_begun = True
@@ -293,7 +294,7 @@ def arrive_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 
 def repair_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
-    """Repair a block that lies in a pack."""
+    """Repair a block that is stored in a pack."""
     with suppress_refusal(Code.INELIGIBLE):
         data = content((1, 0))
         store.repair(BROKEN).install_chunk(ONE, chunk_of(data), data)
@@ -301,7 +302,8 @@ def repair_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 
 def repair_blocked(store: ReplicaStore, acknowledge: Acknowledge) -> None:
-    """Repair a block whose file is another block's too, and one with a directory in its place."""
+    """Repair a block whose file is also the file of another block, and a block with a directory in
+    the place of its file."""
     tool = store.repair(BLOCKED)
     for block_id in (ONE, TWO):
         with suppress_refusal(Code.INELIGIBLE):
@@ -319,7 +321,7 @@ def delete_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 
 def receive(store: ReplicaStore, source: ContainerId, container_id: ContainerId) -> None:
-    """Receive the stream of one container as that of another."""
+    """Import the exported stream of container `source` as container `container_id`."""
     importer = ReplicaImporter(
         store=store,
         leases=ContainerLeases(),
@@ -333,7 +335,8 @@ def receive(store: ReplicaStore, source: ContainerId, container_id: ContainerId)
 def parts_of(
     store: ReplicaStore, source: ContainerId, container_id: ContainerId
 ) -> Iterator[ImportMessage]:
-    """Yield the stream of a closed replica, as one of another container."""
+    """Yield the exported stream of the closed replica `source`, with `container_id` as the id of
+    the container."""
     export = ReplicaExport(
         store=store,
         container_id=source,
@@ -392,8 +395,8 @@ USED: Final = {
     "delete_packed": (SMALL, PACKED),
     "repair_blocked": (BLOCKED,),
 }
-"""The replicas that a scenario uses beside the closed one. Each additional replica would be copied,
-opened and checked hundreds of times."""
+"""The replicas that a scenario uses in addition to the closed one. Other replicas are not created,
+because each would be copied, opened and checked hundreds of times."""
 
 COMMANDS: Final = (
     *("arrive", "arrive_packed", "delete_container", "delete_blocks", "delete_packed"),
@@ -404,7 +407,8 @@ COMMANDS: Final = (
 
 @contextmanager
 def suppress_refusal(code: Code) -> Iterator[None]:
-    """Ignore the refusal of a step that an earlier, interrupted run has already done."""
+    """Ignore a RefusedError with `code` in the block, because an earlier, interrupted run may have
+    completed the step already."""
     try:
         yield
     except RefusedError as refusal:
@@ -422,7 +426,7 @@ class StepCounter:
         self._count = 0
 
     def see(self, frame: FrameType, event: str, argument: Any) -> None:
-        """A profile function."""
+        """Count a step, and end the process before the chosen one. This is a profile function."""
         if event != "c_call" or argument.__name__ not in STEPS:
             return
         sys.setprofile(None)
@@ -438,7 +442,7 @@ class StepCounter:
         sys.setprofile(self.see)
 
     def log(self, line: str) -> None:
-        """Report to the parent; a pipe keeps the data of a dead process."""
+        """Write a line to the pipe to the parent. The pipe keeps it even if this process dies."""
         os.write(self._log_fd, f"{line}\n".encode())
 
 
@@ -458,7 +462,8 @@ def run(path: Path, scenario: str, counter: "StepCounter") -> None:
 
 
 def live(path: Path, scenario: str, kill_at: int, *, tear: bool, module: str = MODULE) -> Life:
-    """Run a scenario of a module like this one in a process of its own; return how it ended."""
+    """Run a scenario of `module` in its own process; return its steps, its acknowledgements, and
+    how it ended."""
     words = (str(path), scenario, str(kill_at), "tear" if tear else "")
     process = Child(module, *words, stderr=sys.__stderr__)
     written, _ = process.communicate(LIFE_S_MAX)
@@ -467,7 +472,7 @@ def live(path: Path, scenario: str, kill_at: int, *, tear: bool, module: str = M
 
 
 def life_of(log: str, code: int) -> Life:
-    """Return what a process logged, and how it ended."""
+    """Return the steps and acknowledgements in a process's log, and its signal or exit code."""
     lines = log.splitlines()
     return {
         "signal": max(0, -code),
@@ -479,7 +484,8 @@ def life_of(log: str, code: int) -> Life:
 
 
 def lived(body: Callable[[int], None]) -> Life:
-    """Fork a child that runs `body`, which logs to a descriptor; return how it ended."""
+    """Fork a child that runs `body` with a file descriptor for its log; return the child's steps
+    and how it ended."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -506,7 +512,7 @@ def counted() -> dict[str, list[str]]:
 
 
 def show_counts() -> None:
-    """Print the matrix."""
+    """Print the number of steps of each scenario, by kind of step."""
     found = counted()
     for scenario, steps in found.items():
         kinds = ", ".join(f"{count} {name}" for name, count in sorted(Counter(steps).items()))
@@ -516,13 +522,14 @@ def show_counts() -> None:
 
 
 def lasting(steps: list[str]) -> list[str]:
-    """Return the steps that change a volume or make a change durable. Steps that fill buffers
-    (`write`) and calls that may be a string's (`replace`) are left out."""
+    """Return the steps that change a volume or make a change durable. `write` is left out because
+    it only fills buffers, and `replace` because it may be a call of `str.replace`."""
     return [step for step in steps if step not in {"write", "replace"}]
 
 
 def main(body: Callable[[Path, str, StepCounter], None] = run) -> None:
-    """Run a scenario, which is logged to stdout; end without any other step."""
+    """Run the scenario in the arguments, with its log on stdout; end the process without another
+    step."""
     path, scenario, kill_at, tear = sys.argv[1:]
     body(Path(path), scenario, StepCounter(1, int(kill_at), tear=bool(tear)))
     os._exit(0)

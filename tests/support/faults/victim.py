@@ -95,13 +95,15 @@ class Victim:
         return (str(json.loads(line)["address"]), {}) if line else (None, self.wait())
 
     def stop(self) -> dict[str, int]:
-        """Ask the agent to stop; return how it ended, and after how many steps."""
+        """Send SIGTERM to the agent; return its exit code or signal, and the number of its
+        steps."""
         assert self._agent is not None
         self._agent.terminate()
         return self.wait()
 
     def wait(self) -> dict[str, int]:
-        """Wait for the agent's end; return how it ended, and its steps if it was not killed."""
+        """Wait for the agent's end; return its exit code or signal, and the number of its steps (0
+        if it was killed)."""
         assert self._agent is not None
         try:
             code = self._agent.wait(WAIT_S)
@@ -113,7 +115,7 @@ class Victim:
         return {"signal": max(0, -code), "code": code, "steps": steps}
 
     def is_over(self, wait_s: float) -> bool:
-        """Wait a little for the agent's end; return whether it has ended."""
+        """Wait up to `wait_s` seconds for the agent's end; return whether it has ended."""
         assert self._agent is not None
         with suppress(subprocess.TimeoutExpired):
             self._agent.wait(wait_s)
@@ -167,7 +169,7 @@ def steps_between(first: int, last: int, count: int) -> list[int]:
 
 
 def main() -> None:
-    """Run the agent; end without any other step."""
+    """Run the agent, write the number of its steps, and end the process without another step."""
     from agent.main import run
     from suture.observe import logs
     from suture.runtime.stop_request import StopRequest

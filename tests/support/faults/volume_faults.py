@@ -1,4 +1,4 @@
-"""Faults of one volume: which file or directory is changed, how, and when."""
+"""Faults of one volume: the file or directory that is changed, the kind of change, and when."""
 
 import contextlib
 import itertools
@@ -43,7 +43,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One fault."""
+    """A fault of a volume. If `in_use`, it is created while the agent is used."""
 
     seed: int
     kind: Kind
@@ -65,7 +65,7 @@ def cases(count: int, *, with_eio: bool) -> Iterator[Case]:
 
 
 def remove(path: Path) -> None:
-    """Remove the object with this name, of whatever kind."""
+    """Remove a file, link or directory tree, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -75,7 +75,7 @@ def remove(path: Path) -> None:
 def damage(
     case: Case, target: Path, disk: EioDisk | None, volume: Path, aside: Path, chance: random.Random
 ) -> None:
-    """Make the fault."""
+    """Create the fault of `case` at `target`, a file or directory of `volume`."""
     match case.kind:
         case Kind.EIO:
             assert disk is not None
@@ -101,7 +101,8 @@ def damage(
 
 
 def replace(kind: Kind, target: Path, aside: Path, chance: random.Random) -> None:
-    """Put another object, or none, at the path of the one that was moved aside."""
+    """Create an object of another kind, or none, at the path `target`, whose former object is now
+    at `aside`."""
     match kind:
         case Kind.DIRECTORY:
             target.mkdir()
@@ -127,8 +128,8 @@ def garble(target: Path, chance: random.Random) -> None:
 
 
 def cannot_read(disk: EioDisk, target: Path, chance: random.Random) -> None:
-    """Let reads of pages of a file fail; for a directory, reads of everything that was not read
-    yet."""
+    """Make reads of some pages of the file `target` fail. If `target` is a directory, make reads of
+    the disk fail, except for pages in the page cache."""
     if target.is_dir():
         disk.cut()
         with contextlib.suppress(OSError):  # the directories above them may be gone, too

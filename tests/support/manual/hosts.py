@@ -60,7 +60,7 @@ def _is_free(address: str, port: int) -> bool:
 
 
 class Host:
-    """One host: an address, a directory for everything below `/`, and the processes of its
+    """A simulated host: an address, a directory for everything below `/`, and the processes of its
     units."""
 
     def __init__(self, site: "Site", number: int) -> None:
@@ -115,7 +115,7 @@ class Host:
         return shlex.split(self.placed(Template(command).safe_substitute(settings)))
 
     def start(self, unit: str) -> None:
-        """Start a unit unless it runs, and wait until it serves."""
+        """Start a unit if it does not run, and wait until it serves."""
         if unit in self.running:
             return
         program, *words = self.command_of(f"{unit}.service")
@@ -141,13 +141,13 @@ class Host:
         popen.send_signal(signal.SIGHUP)
 
     def is_running(self, unit: str) -> bool:
-        """Return True if a unit's process is there."""
+        """Return True if a unit's process is running."""
         process = self.running.get(unit)
         return process is not None and process.popen is not None and process.popen.poll() is None
 
     def answers(self, port_and_path: str) -> str:
-        """Return this host's answer to an HTTP request, whatever its status; empty if there is
-        none."""
+        """Return the body of this host's response to an HTTP request, of any status; "" if there is
+        no response."""
         with suppress(URLError):
             try:
                 with urlopen(f"http://{self.address}:{port_and_path}", timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""Follows a manual: types its commands on the right host, and compares the output."""
+"""Follows a manual: runs its commands on the right simulated host, and compares the output."""
 
 import shlex
 from pathlib import Path
@@ -32,7 +32,7 @@ PACKAGERS: Final = {
 The tests and tools of packaging run them."""
 
 INSTALLING: Final = {"Install", "In containers"}
-"""The chapters with these commands."""
+"""The chapters with the commands in `PACKAGERS`."""
 
 REFUSED: Final = {
     (
@@ -40,12 +40,12 @@ REFUSED: Final = {
         "suture scm delete NUMBER --datanode ID --dry-run",
     ): "NOT_ENOUGH_REPLICAS"
 }
-"""Commands that are refused in this cluster, as the chapter says: the erasure code of three hosts
-has one parity shard."""
+"""Commands that this cluster refuses, as their chapter says, because the erasure code on three
+hosts has only one parity shard."""
 
 
 class Reader:
-    """Follows the manual: types its commands on the host that the text means."""
+    """Follows the manual: runs its commands on the host that the text means."""
 
     def __init__(
         self, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -59,12 +59,12 @@ class Reader:
 
     @property
     def host(self) -> Host:
-        """The first host, on which most commands are typed."""
+        """The first host, on which most commands run."""
         return self.site.hosts[0]
 
     @property
     def suture(self) -> CommandLine:
-        """The command line of the operator."""
+        """The command line of an operator who is logged in on the first host."""
         return self.suture_of(self.host)
 
     def suture_of(self, host: Host) -> CommandLine:
@@ -94,7 +94,7 @@ class Reader:
         return STAND_INS[program](host, words)
 
     def meant(self, word: str, host: Host) -> str:
-        """Return the replacement of a word of the manual on this machine."""
+        """Return a word of a command in the manual, with the paths and names of this machine."""
         if word in self.words:
             return host.placed(self.words[word])
         for name in ("TIME", "authority/datanode1"):
@@ -102,8 +102,8 @@ class Reader:
         return host.placed(word)
 
     def _run(self, step: Step, words: list[str], host: Host) -> str:
-        """Run a command of this project as its user does; its output must contain what the manual
-        shows."""
+        """Run a command of this project; return its output. Fail if the output lacks a part of the
+        output in the manual."""
         if words[:2] in (["config", "check"], ["config", "show"]) and "--config" not in words:
             words += ["--config", str(host.path("/etc/suture/agent.toml"))]
         if words[:2] == ["scm", "backup"]:

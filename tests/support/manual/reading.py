@@ -1,4 +1,4 @@
-"""A manual as its reader follows it: files to write, commands to type, and their output."""
+"""Parser of a manual into steps: files to write, and commands to run with their output."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ FILE: Final = re.compile(r"^`(/[^`]+)`")  # begins the sentence above the block 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command with the output that the manual shows, or, with a path, a file's content."""
+    """A step of the manual: a command with the output that the manual shows, or, if `path` is set,
+    a file to write with `content`."""
 
     chapter: str
     command: str = ""
@@ -75,11 +76,12 @@ def _typed(chapter: str, block: list[str]) -> Iterator[Step]:
 
 
 def header(shown: str) -> str:
-    """Return the names of the columns that the manual shows; an empty list for a sentence."""
+    """Return the line with the names of the columns in an output of the manual; "" if the output is
+    a sentence."""
     lines = [line for line in shown.splitlines() if line.startswith(" ")]
     return lines[0] if lines and not re.search(r"[0-9./]", lines[0]) else ""
 
 
 def words_of(text: str) -> set[str]:
-    """Return the words of a text."""
+    """Return the lower-case words of a text that have at least three letters."""
     return set(re.findall(r"[a-z]{3,}", text))

@@ -24,16 +24,16 @@ class ArchivePeer:
     answers: bool = True
     spoil: Callable[[list[Any]], list[Any]] = lambda parts: parts
     parts: list[Any] = field(default_factory=list)
-    """The parts of all uploads."""
+    """The received parts of all uploads."""
     wishes: list[Any] = field(default_factory=list)
     ended: int = 0
-    """Number of uploads that have ended, completely or cancelled. This server cannot distinguish
-    the two with certainty; `http2_tap` can."""
+    """Number of uploads that have ended, completed or cancelled. This server cannot always
+    distinguish completed from cancelled uploads; `http2_tap` can."""
     port: int = 0
     _released: threading.Event = field(default_factory=threading.Event)
 
     def sent(self) -> bytes:
-        """The bytes of all uploads."""
+        """The received bytes of all uploads."""
         return b"".join(part.data for part in self.parts)
 
     def release(self) -> None:
@@ -75,7 +75,7 @@ class ArchivePeer:
 
 @contextmanager
 def archive_peer(**wishes: Any) -> Iterator[ArchivePeer]:
-    """Run one."""
+    """Run an `ArchivePeer` with these fields, and yield it."""
     peer = ArchivePeer(**wishes)
     handlers = {
         "upload": grpc.stream_unary_rpc_method_handler(peer.upload),

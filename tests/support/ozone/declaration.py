@@ -1,8 +1,8 @@
 """Builds protobuf messages from a table: message, field, number, type.
 
 Ozone's own `.proto` files have hundreds of fields; the table lists only those that are used. All
-fields are optional, so that an absent field differs from zero. Unlisted fields are ignored.
-protobuf's own parser reads the bytes, even invalid ones. Pure.
+fields are optional, so that an absent field differs from zero. Unlisted fields are ignored. The
+bytes are parsed by protobuf's own parser. No I/O.
 """
 
 from collections.abc import Mapping
@@ -18,12 +18,13 @@ ZIGZAG: Final = "TYPE_SINT32"
 BOOL: Final = "TYPE_BOOL"
 
 Fields = dict[str, tuple[int, str, bool]]
-"""Field -> number, type or message, whether it is repeated."""
+"""By name of the field: its number, its type (a scalar type or a message's name), and True if it is
+repeated."""
 
 
 def message_classes(package: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
-    """Return the class of each message. A field's type is a scalar type of the table, or a
-    message's name."""
+    """Return the class of each message by name. The type of a field is a scalar type, or the name
+    of a message in `messages`."""
     file = descriptor_pb2.FileDescriptorProto(
         name=package.replace(".", "/") + ".proto", package=package, syntax="proto2"
     )

@@ -13,7 +13,7 @@ NO_ACCESS = "org.apache.hadoop.security.AccessControlException"
 
 
 class HadoopServer(ABC):
-    """Accepts connections; `serve` talks on each, in a thread of its own."""
+    """A server that calls `serve` for each connection, in its own thread."""
 
     address: str
     """The address of the server."""
@@ -28,7 +28,7 @@ class HadoopServer(ABC):
 
     @abstractmethod
     def serve(self, opened: socket.socket, stream: Any) -> None:
-        """Talk on one connection; `stream` reads from it."""
+        """Read requests from `stream`, and send responses on the connection `opened`."""
 
     def close(self) -> None:
         """End the server and all its connections."""
@@ -69,7 +69,7 @@ def _end(opened: socket.socket) -> None:
 
 
 def exactly(stream: Any, length_bytes: int) -> bytes:
-    """Return so many bytes. Raise EOFError if the stream ends before."""
+    """Return the next `length_bytes` of a stream. Raise EOFError if the stream ends before."""
     data: bytes = stream.read(length_bytes)
     if len(data) < length_bytes:
         raise EOFError
@@ -77,30 +77,30 @@ def exactly(stream: Any, length_bytes: int) -> bytes:
 
 
 def frame_of(stream: Any) -> bytes:
-    """Return the next frame."""
+    """Return the content of the next frame in a stream. Raise EOFError if the stream ends."""
     (length,) = struct.unpack(">I", exactly(stream, 4))
     return exactly(stream, length)
 
 
 def delimited(data: bytes) -> tuple[bytes, bytes]:
-    """Return the first message of a frame, and the rest."""
+    """Return the first length-delimited message of a frame, and the rest of the frame."""
     length, at = read_varint(data, 0)
     return data[at : at + length], data[at + length :]
 
 
 def call_of(frame: bytes) -> tuple[dict[int, int | bytes], bytes]:
-    """Return the header of a call, and the rest of its frame."""
+    """Return the fields of the header of a call, and the rest of its frame."""
     header, rest = delimited(frame)
     return fields_of(header), rest
 
 
 def framed(body: bytes) -> bytes:
-    """Return a frame."""
+    """Return a frame with this content: the length in four bytes, and `body`."""
     return struct.pack(">I", len(body)) + body
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number in a varint, and its end."""
+    """Return the number in the varint that begins at `at`, and the position after the varint."""
     number = shift = 0
     while True:
         number |= (data[at] & 0x7F) << shift
@@ -111,7 +111,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def varint(number: int) -> bytes:
-    """Return a number as protobuf writes it."""
+    """Return a number as a varint of protobuf."""
     out = b""
     while number > 0x7F:
         out += bytes([number & 0x7F | 0x80])
@@ -120,17 +120,17 @@ def varint(number: int) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """Return a field that is a varint."""
+    """Return the bytes of field `number` of a message, with a varint as value."""
     return varint(number << 3) + varint(value)
 
 
 def text_field(number: int, value: str) -> bytes:
-    """Return a field that is a text."""
+    """Return the bytes of field `number` of a message, with a text as value."""
     return varint(number << 3 | 2) + varint(len(value.encode())) + value.encode()
 
 
 def fields_of(message: bytes) -> dict[int, int | bytes]:
-    """Return the fields of a message, varints and bytes only."""
+    """Return the values of a message's fields by number. All fields must be varints or bytes."""
     found: dict[int, int | bytes] = {}
     at = 0
     while at < len(message):
@@ -144,14 +144,15 @@ def fields_of(message: bytes) -> dict[int, int | bytes]:
 
 
 def failure(call_id: int, exception: str, text: str, *, status: int = 1, detail: int = 1) -> bytes:
-    """Return the frame of an answer that is an exception."""
+    """Return the content of the frame of an answer that reports an exception."""
     header = number_field(1, call_id % 2**32) + number_field(2, status) + number_field(3, 9)
     header += text_field(4, exception) + text_field(5, text) + number_field(6, detail)
     return varint(len(header)) + header
 
 
 def renumbered(frame: bytes, call_id: int) -> bytes:
-    """Return the frame of an answer with another call number, which is its first field."""
+    """Return the frame of an answer with its call number replaced. The call number is the first
+    field of the header."""
     length, at = read_varint(frame, 0)
     header = frame[at : at + length]
     assert header[0] == 1 << 3

@@ -1,7 +1,7 @@
-"""A Kerberos KDC (MIT's krb5kdc), and a port of a secure SCM in front of an insecure server.
+"""A Kerberos KDC (MIT's krb5kdc), and a relay that makes an insecure server a secure SCM.
 
-The relay takes the server's part of the exchange, by hand and with MIT's library, and passes the
-frames on. It answers in parts that are no whole frames, as Hadoop's servers may.
+The relay authenticates the caller with MIT's library, and passes the frames on to the server. It
+sends answers in parts that do not end at the ends of frames, as Hadoop's servers may.
 """
 
 import importlib.util
@@ -36,7 +36,7 @@ SCM: Final = f"scm/localhost@{REALM}"
 SECURE_GREETING: Final = b"hrpc\x09\x00\xdf"
 CALL: Final = 2**32 - 33
 BUFFER_BYTES: Final = 65_536
-PART_BYTES: Final = 10_000  # of an answer: no multiple of a frame
+PART_BYTES: Final = 10_000  # size of the parts of an answer, unrelated to the sizes of frames
 PROGRAMS: Final = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit")
 CONF: Final = """[libdefaults]
  default_realm = {realm}
@@ -134,9 +134,8 @@ def _answers(port: int) -> bool:
 
 @dataclass
 class KerberizedPort(HadoopServer):
-    """A port that authenticates callers by Kerberos. `levels` are the bits that it offers.
-
-    `spoil` changes the tokens of data that it sends.
+    """A relay that authenticates callers by Kerberos. `levels` has the bits of the protection
+    levels that it offers. If `spoils`, it damages the data tokens that it sends.
     """
 
     target: str
@@ -145,7 +144,7 @@ class KerberizedPort(HadoopServer):
     name: tuple[str, str] = ("scm", "localhost")
     spoils: bool = False
     tokens: list[bytes] = field(default_factory=list)
-    """Tokens with data of the caller."""
+    """The received data tokens of callers."""
     callers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -214,7 +213,7 @@ class KerberizedPort(HadoopServer):
 
 @contextmanager
 def kerberized(target: str, keytab: Path, levels: int, **more: Any) -> Iterator[KerberizedPort]:
-    """Run a port in front of `target`."""
+    """Run a `KerberizedPort` in front of the server `target`, and yield it."""
     port = KerberizedPort(target, keytab, levels, **more)
     try:
         yield port

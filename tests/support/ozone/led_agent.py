@@ -1,4 +1,4 @@
-"""An agent in this process that stand-ins of Ozone's storage container manager control."""
+"""Runs an agent in this process that is controlled by stand-ins of Ozone's SCM."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,8 @@ HALVES = (UUID(DATANODE_ID).int >> 64, UUID(DATANODE_ID).int % 2**64)
 
 
 def written(folder: Path, *addresses: str, interval_s: float = 0.1, more: str = "") -> Path:
-    """Write the config of such an agent."""
+    """Write the config of an agent with one volume, controlled by the SCMs at `addresses`; return
+    its path."""
     volume = folder / "volume"
     volume.mkdir(parents=True, exist_ok=True)
     named = ", ".join(f'"ozone://{address}"' for address in addresses)
@@ -61,7 +62,7 @@ def built(config: AgentConfig, who: DatanodeIdentity = WHO) -> AgentProcess:
 def led_agent(
     folder: Path, *addresses: str, interval_s: float = 0.1, more: str = ""
 ) -> Iterator[AgentProcess]:
-    """Run an agent; it must end in time."""
+    """Run an agent, and yield it. Fail if a part of the agent does not stop in time."""
     host = built(load(written(folder, *addresses, interval_s=interval_s, more=more)))
     try:
         host.start()

@@ -36,7 +36,7 @@ MiB = 1024**2
 
 
 class Actions:
-    """An audit log that a test reads."""
+    """An audit log in memory, for tests to read."""
 
     path = None
 
@@ -81,7 +81,7 @@ class OzoneAgent:
         self.door.server.start()
 
     def inside(self, algorithm: Algorithm) -> HostServices:
-        """Return the components behind the server."""
+        """Return the components of the agent that the server uses."""
         return HostServices(
             config=AgentConfig(
                 storage=StorageConfig(volumes=[self.replica.path], tree_algorithm=algorithm)
@@ -155,7 +155,7 @@ class OzoneClient:
         self.upload_messages(messages)
 
     def upload_messages(self, messages: Sequence[Any]) -> None:
-        """Send these parts, valid or not. Raise RpcError if the call fails."""
+        """Send upload messages, which may be invalid, in one call. Raise RpcError if it fails."""
         call: Any = self._channel.stream_unary(UPLOAD)
         call(iter([message.SerializeToString() for message in messages]), timeout=20)
 
@@ -167,18 +167,18 @@ class OzoneClient:
         return [WIRE["Part"].FromString(data) for data in answers]
 
     def ask(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> Any:
-        """Return the only answer to a request."""
+        """Send one request; return the answer."""
         (answer,) = self.send(self.request(command, container_id, **body))
         return answer
 
     def result(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> str:
-        """Return Ozone's name for the result of a request."""
+        """Send one request; return Ozone's name of the result code."""
         return RESULTS[self.ask(command, container_id, **body).result]
 
 
 @contextmanager
 def served(path: Path, **options: Any) -> Iterator[tuple[OzoneAgent, OzoneClient]]:
-    """An agent, and a client of it."""
+    """Run an `OzoneAgent`; yield it with a client of its server."""
     agent = OzoneAgent(path, **options)
     try:
         with OzoneClient(agent.address) as client:

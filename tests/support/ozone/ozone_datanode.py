@@ -1,10 +1,10 @@
-"""A minimal datanode of Ozone over gRPC: it answers for the data that it has as Ozone does.
+"""A minimal datanode of Ozone over gRPC, which answers requests for its data as Ozone does.
 
 `OzoneDatanode` serves `Served` containers from memory: rows and trees that Ozone wrote, and bytes.
-It records its requests. It can lie, refuse, close the connection in the middle, or let a test act
-during a call. `golden_peers` are the two intact replicas of the damaged containers in the golden
-set. Their rows and trees are Ozone's. The bytes are generated as the client generated them, by
-Java's random numbers.
+It records its requests. It can lie, refuse, break the stream, or call a function of the test during
+a call. `golden_peers` returns the two intact replicas of the damaged containers in the golden set.
+Their rows and trees are Ozone's. Their bytes are generated with Java's random numbers, as the
+client generated them.
 """
 
 import struct
@@ -28,8 +28,8 @@ PAYLOAD_BYTES_MAX = 32 * 1024**2
 
 @dataclass
 class Served:
-    """A replica: serialized rows and bytes by block, the tree's bytes, and Ozone's number of its
-    state."""
+    """A replica: serialized rows by block id, data by block id, the serialized tree, and Ozone's
+    number of the replica's state."""
 
     rows: dict[int, bytes]
     data: dict[int, bytes]
@@ -43,7 +43,7 @@ class Served:
         self.data[block_id] = bytes(data)
 
     def forget(self, block_id: int) -> None:
-        """Remove the row and the bytes of a block; the tree still has it."""
+        """Remove the row, the bytes and the tree entry of a block."""
         del self.rows[block_id], self.data[block_id]
         info = CHECKSUM_INFO.FromString(self.tree)
         kept = [block for block in info.tree.blocks if block.block_id != block_id]
@@ -73,10 +73,10 @@ class Served:
 
 @dataclass
 class OzoneDatanode:
-    """A server on a free port of this machine. `before` is called with each request and returns the
-    result code with which to refuse it, or 0; it may raise to break the stream. With `knows_trees`
-    False it is a datanode of Ozone before 2.1. Such a datanode cannot parse a request for a tree,
-    and gRPC ends the stream with UNKNOWN and no text."""
+    """A server on a free port of this machine. `before` is called with each request. It returns the
+    result code with which the server refuses the request, or 0. It may raise to break the stream.
+    If `knows_trees` is False, the server acts as a datanode of Ozone before 2.1. Such a datanode
+    cannot parse a request for a tree, and gRPC ends the stream with UNKNOWN and no text."""
 
     containers: dict[int, Served]
     knows_trees: bool = True
@@ -110,7 +110,7 @@ class OzoneDatanode:
         self._server.stop(0).wait()
 
     def commands(self) -> list[DatanodeCommand]:
-        """The commands that it was sent, in order."""
+        """The commands of the received requests, in order."""
         return [DatanodeCommand(request.command) for request in self.asked]
 
     def _serve(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -175,7 +175,7 @@ class OzoneDatanode:
 
 
 def java_random(seed: int, length_bytes: int) -> bytes:
-    """Return what java.util.Random(seed).nextBytes gives."""
+    """Return the bytes that java.util.Random(seed).nextBytes generates."""
     state = (seed ^ 0x5DEECE66D) & (1 << 48) - 1
     words = []
     for _ in range(-(-length_bytes // 4)):
@@ -205,8 +205,8 @@ def original(block_id: int, length_bytes: int) -> bytes:
 
 
 def golden_peers(volumes: Path, *, table: str = "closed") -> list[dict[int, Served]]:
-    """Return containers 1 and 2 of the datanodes with intact replicas, as Ozone had them: `closed`
-    before its scan, `scanned` after."""
+    """Return containers 1 and 2 of the two datanodes with intact replicas, by id. The table is
+    "closed" for their state before Ozone's scan, or "scanned" for the state after the scan."""
     tails = _tails(volumes)
     peers: dict[int, dict[int, Served]] = {1: {}, 2: {}}
     for line in lines(volumes / f"{table}.jsonl"):

@@ -1,4 +1,4 @@
-"""Repairs of replicas of Ozone, as tests run them."""
+"""Runs `suture ozone repair` on a damaged volume of Ozone, with peers that have intact replicas."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ database = Rdict(sys.argv[1], Options(raw_mode=True), column_families=families)
 print("open", flush=True)
 sys.stdin.read()
 """
-"""Keeps a database open as a running datanode does."""
+"""Program that keeps a RocksDB open, as a running datanode does."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class DamagedVolume:
         return path
 
     def damaged_numbers(self, container_id: int) -> set[int]:
-        """The numbers of the blocks with lost bytes. A block with appended bytes is not among
-        them."""
+        """The numbers of the blocks that lost bytes. Blocks to which bytes were only appended are
+        left out."""
         names = {
             name
             for item in self.damage
@@ -70,17 +70,17 @@ class DamagedVolume:
         return {int(name.removesuffix(".block")) - FIRST for name in names}
 
     def is_whole(self, container_id: int, number: int, length_bytes: int) -> bool:
-        """Return True if a block has the client's bytes. Bytes after them do not count."""
+        """Return True if a block file begins with the `length_bytes` bytes of the client."""
         path = self.file(container_id, number)
         wanted = original(FIRST + number, length_bytes)
         return path.is_file() and path.read_bytes()[:length_bytes] == wanted
 
     def repair(self, container_id: int, peers: Sequence[str], *more: str) -> int:
-        """Run the command in this process; return its exit code."""
+        """Run `ozone repair` in this process; return its exit code."""
         return run(self.command(container_id, peers, *more))
 
     def command(self, container_id: int, peers: Sequence[str], *more: str) -> list[str]:
-        """Return the command's arguments."""
+        """Return the arguments of `ozone repair` for a container."""
         named = [word for peer in peers for word in ("--peer", peer)]
         place = ["--state-dir", str(self.state_dir)]
         container = ["--container", str(container_id)]
@@ -90,14 +90,14 @@ class DamagedVolume:
         self, capsys: pytest.CaptureFixture[str], container_id: int, peers: Sequence[str],
         *more: str,
     ) -> dict[str, Any]:  # fmt: skip
-        """Run the command; return its JSON document."""
+        """Run `ozone repair` with --json; return the document."""
         capsys.readouterr()
         self.repair(container_id, peers, "--json", *(more or ("--yes",)))
         return document_in(capsys.readouterr().out, "ozone repair")
 
 
 def damaged_volume(golden: Path, target: Path) -> DamagedVolume:
-    """Copy the damaged volume."""
+    """Copy the damaged volume of the golden set below `target`; return the copy."""
     shutil.copytree(golden / "dn0-damaged", target / "data")
     damage = json.loads((golden / "damage.json").read_text())
     return DamagedVolume(target / "data", target / "state", damage)
@@ -129,8 +129,8 @@ def serving(
 
 @contextmanager
 def closing_port() -> Iterator[int]:
-    """Run a server that closes each connection at its first bytes, like a server that expects TLS;
-    yield its port."""
+    """Run a server that closes each connection after the first received byte, like a server that
+    expects TLS; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -149,7 +149,7 @@ def closing_port() -> Iterator[int]:
 
 @contextmanager
 def held_open(database: Path) -> Iterator[int]:
-    """Let a process keep a database open; yield its id."""
+    """Run a process that keeps a database open; yield the process id."""
     command = [sys.executable, "-c", HOLD, str(database)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT

@@ -1,4 +1,4 @@
-"""Scrubs of volumes of Ozone, as tests run them."""
+"""Scrubs volumes of Ozone in tests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,8 @@ BIG = bytes(range(256)) * 4096  # a chunk of 1 MiB
 
 @contextmanager
 def running_volume(root: Path) -> Iterator[MadeVolume]:
-    """Make a volume of one container with two blocks; its database is open for writing."""
+    """Create a volume with one container of two blocks, and yield it. Its database is open for
+    writing, as in a running datanode."""
     volume = MadeVolume(root)
     volume.add_container(1)
     volume.add_block(1, 9, b"nine" * 1000, b"more" * 500)
@@ -26,7 +27,7 @@ def running_volume(root: Path) -> Iterator[MadeVolume]:
 def scrubbed(
     wish: ScrubOptions, on_read: Callable[[int], None] = lambda _: None
 ) -> dict[int, ContainerResult]:
-    """Scrub; return the findings by container."""
+    """Run a scrub; return the results by container id."""
     results: list[ContainerResult] = []
     scrub(wish, ScrubListener(lambda _volume, _count, _bytes: None, on_read, results.append))
     assert len(results) == len({result.container_id for result in results})
@@ -34,13 +35,13 @@ def scrubbed(
 
 
 def damage(result: ContainerResult) -> list[tuple[int, DamageFault]]:
-    """Return the findings about damage. The volumes of these tests have no trees, which is a
-    finding of each scrub and is left out."""
+    """Return the block id and the fault of each finding about damage. Other findings are left out,
+    such as the missing trees of the test volumes."""
     return [(item.block_id, item.fault) for item in result.findings if item.is_damage]
 
 
 def once(action: Callable[[], None]) -> Callable[[int], None]:
-    """Return a listener that acts only at the first read."""
+    """Return a listener for reads that calls `action` at the first read only."""
     waiting = [action]
 
     def read(_length_bytes: int) -> None:

@@ -1,8 +1,8 @@
 """Datanodes of Ozone with shards of erasure-coded containers, which can be read and written.
 
-Written shards are read with Ozone's own messages, copied for tests (`ozone_wire`). A datanode
-accepts them as Ozone does: a shard only if it is addressed to this datanode, and chunks only while
-the shard is RECOVERING.
+Requests to write are parsed with Ozone's own messages, copied for tests (`ozone_wire`). A datanode
+accepts the same requests as Ozone: they must be addressed to this datanode, and chunks can be
+written only while the shard is RECOVERING.
 """
 
 import zlib
@@ -27,7 +27,8 @@ SUCCESS, CONTAINER_EXISTS, INVALID_ARGUMENT, CLOSED_CONTAINER_IO = 1, 7, 19, 22
 RECOVERING, CLOSED = 8, 4
 CELL_BYTES = 1024**2
 GROUPS = {3: (20, 2 * CELL_BYTES + 12_345), 4: (21, 100)}
-"""The client's seed and the length of the group in each erasure-coded container of the set."""
+"""By id of an erasure-coded container of the golden set: the client's random seed, and the length
+of its block group in bytes."""
 MADE = 7
 """Id of the container with generated shards."""
 WINDOW_BYTES = 1024
@@ -55,7 +56,7 @@ def golden_shards(volumes: Path, container_id: int) -> dict[int, Served]:
 
 @cache
 def _cells(container_id: int) -> list[bytes]:
-    """Return the cells of a group's only stripe: data as the client wrote it, and parity."""
+    """Return the cells of a block group's only stripe: the client's data, then the parity."""
     seed, length_bytes = GROUPS[container_id]
     data = java_random(seed, length_bytes)
     cells = [data[at : at + CELL_BYTES] for at in range(0, 3 * CELL_BYTES, CELL_BYTES)]
@@ -63,8 +64,9 @@ def _cells(container_id: int) -> list[bytes]:
 
 
 def made_shards(scheme: Scheme, lengths: dict[int, int]) -> dict[int, Served]:
-    """Return shards of block groups of these lengths by block, as Ozone's client writes them. The
-    first shard and the parity shards also have the checksums of each stripe's cells."""
+    """Return shards by index, as Ozone's client writes them. `lengths` has the length of each block
+    group by block id. As in Ozone, the first shard and the parity shards also have the checksums of
+    each stripe's cells."""
     made = {index: Served({}, {}, b"") for index in scheme.indexes}
     for block_id, length_bytes in lengths.items():
         data = java_random(block_id, length_bytes)
@@ -109,13 +111,13 @@ def _stripe(scheme: Scheme, data: bytes) -> dict[int, bytes]:
 
 
 def _sums(data: bytes, step: int) -> list[bytes]:
-    """Return the checksums of windows, CRC-32."""
+    """Return the CRC-32 of each window of `step` bytes."""
     cuts = range(0, len(data), step)
     return [zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in cuts]
 
 
 def _check(row: bytes, data: bytes) -> None:
-    """Assert that bytes have the checksums, CRC-32, of Ozone's row."""
+    """Assert that the data has the CRC-32 checksums in Ozone's row."""
     message = WIRE["BlockData"].FromString(row)
     assert len(data) == sum(chunk.len for chunk in message.chunks)
     for chunk in message.chunks:
@@ -135,25 +137,25 @@ def comparable(row: Any) -> tuple[object, ...]:
 
 
 def row_of(data: bytes) -> tuple[object, ...]:
-    """Return the row that the bytes encode."""
+    """Return the comparable content of a serialized row."""
     return comparable(WIRE["BlockData"].FromString(data))
 
 
 @dataclass
 class ShardDatanode(OzoneDatanode):
-    """A datanode that has the shard `index` of each of its containers, or receives it."""
+    """A datanode that has, or receives, the shard with `index` of each of its containers."""
 
     uuid: str = ""
     index: int = 0
     full: bool = False
-    """Whether there is no space for writes."""
+    """True if the datanode has no space for writes."""
 
     def told(self) -> list[str]:
-        """Return Ozone's names of the commands that it was sent, in order."""
+        """Return Ozone's names of the commands in the received requests, in order."""
         return [NAMES[request.command] for request in self.asked]
 
     def details(self) -> dict[str, Any]:
-        """Return the manager's description of this datanode."""
+        """Return the description of this datanode as Ozone's SCM would send it."""
         ports = [{"name": "REPLICATION", "value": 1}, {"name": "STANDALONE", "value": self.port}]
         return {"uuid": self.uuid, "ipAddress": "127.0.0.1", "hostName": "dn", "ports": ports}
 
@@ -175,7 +177,8 @@ class ShardDatanode(OzoneDatanode):
         return ANSWER(command=request.command, result=SUCCESS)
 
     def _refusal(self, name: str, request: Any) -> int:
-        """Return the result code with which Ozone would refuse a request; 0 if it would not."""
+        """Return the result code with which Ozone would refuse a request; 0 if Ozone would accept
+        the request."""
         replica = self.containers.get(request.containerID)
         if request.datanodeUuid != self.uuid:
             return INVALID_ARGUMENT

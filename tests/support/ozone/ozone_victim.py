@@ -32,17 +32,17 @@ def chunk_of(index: int) -> ChunkInfo:
 
 
 def paths_of(path: Path) -> ContainerPaths:
-    """Return the paths of the replica."""
+    """Return the paths of the replica's files below `path`."""
     return ContainerPaths(ContainerId(1), path / "volume" / "1")
 
 
 def file_of(path: Path) -> Path:
-    """Return the path of its block."""
+    """Return the path of the replica's damaged block file."""
     return paths_of(path).chunks / f"{BLOCK}.block"
 
 
 def old_bytes(scenario: str) -> bytes | None:
-    """Return the file's initial content in a scenario; None for no file."""
+    """Return the initial content of the block file in a scenario; None if there is no file."""
     damaged = WHOLE[:CHUNK_BYTES] + b"damaged!" + WHOLE[CHUNK_BYTES + 8 :]
     found = {"lost": None, "short": WHOLE[: CHUNK_BYTES + 500]}
     return found.get(scenario, damaged)
@@ -71,12 +71,12 @@ def installer(path: Path) -> Installer:
 
 
 def wanted(scenario: str) -> tuple[int, ...]:
-    """Return the chunks that a scenario writes."""
+    """Return the indexes of the chunks that the repair writes in a scenario."""
     return {"lost": (0, 1, 2), "short": (1, 2)}.get(scenario, (1,))
 
 
 def repair(path: Path, scenario: str) -> None:
-    """Run the steps of a repair after its start."""
+    """Run a repair: recover from an earlier run, clean up, and install the chunks."""
     one = installer(path)
     one.recover()
     clean(paths_of(path))
@@ -95,5 +95,5 @@ def run(path: Path, scenario: str, counter: StepCounter) -> None:
 
 
 def main() -> None:
-    """Run what `store_victim.live` asks for."""
+    """Run the scenario that `store_victim.live` passes in the arguments."""
     store_victim.main(run)

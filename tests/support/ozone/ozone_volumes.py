@@ -61,12 +61,12 @@ def unpack(archive: Path, target: Path) -> Path:
 
 
 def golden(target: Path) -> Path:
-    """Unpack the small set."""
+    """Unpack the small set of volumes below `target`; return its directory."""
     return unpack(GOLDEN, target)
 
 
 def golden_table(name: str) -> list[dict[str, Any]]:
-    """Read one of the small set's tables without unpacking the set."""
+    """Return the lines of a table of the small set, without unpacking the set to disk."""
     with GOLDEN.open("rb") as packed:
         stream = zstandard.ZstdDecompressor().stream_reader(packed)
         with stream, tarfile.open(fileobj=stream, mode="r|") as files:
@@ -79,7 +79,7 @@ def golden_table(name: str) -> list[dict[str, Any]]:
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """Read one of the sets' tables."""
+    """Return the lines of the table in a JSON Lines file."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -113,7 +113,8 @@ def descriptor_text(fields: dict[str, Any]) -> bytes:
 
 
 def chunk_message(data: bytes, offset: int, kind: int = CRC32) -> dict[str, Any]:
-    """Return a client's description of a chunk."""
+    """Return the description of a chunk as a client writes it, with checksums if `kind` is
+    CRC32."""
     windows = [data[at : at + WINDOW_BYTES] for at in range(0, len(data), WINDOW_BYTES)]
     sums = [struct.pack(">I", zlib.crc32(window)) for window in windows] if kind == CRC32 else []
     return {
@@ -162,7 +163,7 @@ class MadeVolume:
 
     @property
     def database(self) -> Path:
-        """The directory of its RocksDB."""
+        """The directory of the volume's RocksDB."""
         return self.root / "hdds" / CLUSTER / STORAGE / "container.db"
 
     def folder(self, container_id: int) -> Path:
@@ -222,7 +223,8 @@ class MadeVolume:
         self.count(container_id, 1 if is_new else 0)
 
     def count(self, container_id: int, more: int) -> None:
-        """Update the block count, as a datanode does with each row that it adds or removes."""
+        """Add `more` to a container's recorded block count, as a datanode does with each row that
+        it adds or removes."""
         self._counts[container_id] += more
         count = struct.pack(">q", self._counts[container_id])
         self.put_row(container_id, "#BLOCKCOUNT", count, "metadata")
@@ -230,16 +232,17 @@ class MadeVolume:
     def put_row(
         self, container_id: int, block_id: int | str, row: bytes, family: str = "block_data"
     ) -> None:
-        """Put a row of any content."""
+        """Write a row with any content into a table."""
         self._families[family][key(container_id, block_id)] = row
 
     def drop_row(self, container_id: int, block_id: int) -> None:
-        """Remove a block's row, as a delete does last."""
+        """Remove a block's row, as the last step of a delete does."""
         del self._families["block_data"][key(container_id, block_id)]
         self.count(container_id, -1)
 
     def flush(self, family: str) -> None:
-        """Flush a table, so that its rows are in a file and not only in the log."""
+        """Flush a table, so that its rows are in a table file and not only in the write-ahead
+        log."""
         self._families[family].flush()
 
     def condemn(self, container_id: int, *block_ids: int) -> None:
@@ -248,7 +251,8 @@ class MadeVolume:
         self.put_row(container_id, 1, message.SerializeToString(), "delete_txns")
 
     def put_tree(self, container_id: int, blocks: dict[int, Sequence[int]], *deleted: int) -> None:
-        """Write a tree file of blocks and their leaves; those `deleted` become tombstones."""
+        """Write a tree file. `blocks` has the checksums of each block's leaves. The ids `deleted`
+        become tombstones."""
         trees, sums = [], b""
         for block_id, leaves in sorted(blocks.items()):
             checksum = crc32c_of(struct.pack(f">{1 + len(leaves)}q", block_id, *leaves))
@@ -266,8 +270,8 @@ class MadeVolume:
         self.tree(container_id).write_bytes(info.SerializeToString())
 
     def compact(self) -> None:
-        """Rewrite all of the database's files, as a datanode does from time to time. Rows written
-        around all others make the files overlap."""
+        """Rewrite all files of the database, as a compaction does. Rows before and after all others
+        are written first, so that the files overlap and are really rewritten."""
         for container_id in (0, 1 << 40):
             for name in ("block_data", "metadata"):
                 self.put_row(container_id, "#around", b"", name)
@@ -302,7 +306,7 @@ def each(root: Path, pattern: str) -> Iterator[Path]:
 
 
 def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Return a list to which the path of each database is added that is opened, or cannot be."""
+    """Return a list that gets the path of each database when it is opened, even if that fails."""
     seen: list[Path] = []
     open_once = ContainerDatabase._open_once
 

@@ -1,7 +1,7 @@
 """Ozone's own messages of `DatanodeClientProtocol.proto` (2.2.0), copied for tests.
 
-Field names and numbers are Ozone's. Only the reader of tables comes from the code under test.
-`COMMANDS` and `RESULTS` are Ozone's enumerations `Type` and `Result`.
+Field names and numbers are Ozone's. `COMMANDS` and `RESULTS` are Ozone's enumerations `Type` and
+`Result`.
 """
 
 from tests.support.ozone.declaration import (

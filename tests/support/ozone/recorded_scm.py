@@ -1,4 +1,4 @@
-"""An SCM that answers, over real sockets, with the recorded bytes of a real SCM.
+"""A fake SCM that answers requests over real sockets with the recorded bytes of a real SCM.
 
 `tests/golden/ozone/scm.jsonl.zst` has each recorded call to the SCM of Ozone 2.2.0: the bytes after
 the call's header, and the whole frame of the answer. This module parses requests by hand, by the
@@ -33,8 +33,8 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "ozone"
 
 
 def recorded(server: str) -> dict[bytes, bytes]:
-    """Return the recorded answers of one server by request. `server` is scm, dn, http or follower;
-    a follower gives the same answer to all requests."""
+    """Return the recorded answers of one server by request. `server` is "scm", "dn", "http" or
+    "follower". A follower gives the same answer to all requests."""
     with (GOLDEN / "scm.jsonl.zst").open("rb") as packed:
         text = zstandard.ZstdDecompressor().stream_reader(packed).read()
     lines = map(json.loads, text.decode().splitlines())
@@ -46,7 +46,7 @@ def recorded(server: str) -> dict[bytes, bytes]:
 
 
 def replicas_of_ozone() -> list[dict[str, object]]:
-    """Return the replicas as the datanodes of that cluster themselves reported them."""
+    """Return the replicas in the recorded cluster, as its datanodes reported them."""
     text = (GOLDEN / "scm-replicas.jsonl").read_text()
     return [json.loads(line) for line in text.splitlines()]
 
@@ -61,7 +61,7 @@ class RecordedScm(HadoopServer):
     hang_up_after: int = -1
     """Number of answers after which each connection ends; -1 = never."""
     held_back: int = 1
-    """Number of calls that are read before they are answered, the last one first."""
+    """Number of calls that are read before any is answered. The last call is answered first."""
     silent_after: int = -1
     """Number of calls that are answered; later calls get no answer. -1 = all are answered."""
     raw: bytes = b""
@@ -129,7 +129,7 @@ class RecordedScm(HadoopServer):
 
 @contextmanager
 def recorded_scm(**wishes: object) -> Iterator[RecordedScm]:
-    """Run one."""
+    """Run a `RecordedScm` with these fields, and yield it."""
     server = RecordedScm(**wishes)  # type: ignore[arg-type]
     try:
         yield server

@@ -1,8 +1,8 @@
-"""A storage container manager of Ozone that datanodes can join, over real sockets.
+"""A stand-in for Ozone's storage container manager that datanodes can join, over real sockets.
 
 Its messages are Ozone's own: `tests/golden/ozone/datanode-protocol.desc` contains the descriptors
-of the classes of Ozone 2.2.0 (a FileDescriptorSet). A message with a missing required field or a
-wrong field number is therefore rejected. The frames around the messages are parsed by hand.
+of the classes of Ozone 2.2.0 (a FileDescriptorSet). Therefore, the stand-in rejects a message with
+a missing required field or a wrong field number. It parses the frames around the messages itself.
 """
 
 import socket
@@ -61,8 +61,8 @@ CLASSES = dict(
         for message in POOL.FindFileByName(name).message_types_by_name.values()
     )
 )
-"""All message classes, created now and kept. Classes that protobuf creates on demand may be
-garbage-collected and created again while another thread reads a message."""
+"""All message classes by full name, created at the import. protobuf would otherwise create classes
+on demand, and could delete and recreate them while another thread reads a message."""
 
 
 def ozone(name: str) -> Any:
@@ -94,19 +94,20 @@ class StandInScm(HadoopServer):
 
     cluster_id: str = CLUSTER_ID
     term: int | None = 1
-    """Term of the leader; None = this manager is a follower and reports no term."""
+    """Term of the leader. If it is None, this manager is a follower and reports no term."""
     lets_in: bool = True
     knows_all: bool = False
-    """Whether datanodes that did not register count as known."""
+    """True if datanodes that did not register count as known."""
     spoil: Callable[[bytes], bytes] | None = None
-    """Changes the bytes of each answer, with its length prefix; the connection then ends."""
+    """Function that changes the bytes of each answer, including its length prefix. After a changed
+    answer, the connection ends."""
     registers: list[Any] = field(default_factory=list)
     beats: list[Any] = field(default_factory=list)
     commands: deque[Any] = field(default_factory=deque)
     """Commands for the answer to the next heartbeat."""
     known: set[str] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
-    """Messages that a real manager would not have understood."""
+    """Descriptions of messages that a real manager would have rejected."""
 
     def __post_init__(self) -> None:
         self.listen()
@@ -204,7 +205,8 @@ class StandInScm(HadoopServer):
 
 @contextmanager
 def standin_scm(**wishes: Any) -> Iterator[StandInScm]:
-    """Run a manager. A message that it did not understand fails the test."""
+    """Run a `StandInScm` with these fields, and yield it. Fail at the end if it rejected a
+    message."""
     server = StandInScm(**wishes)
     try:
         yield server
@@ -214,5 +216,5 @@ def standin_scm(**wishes: Any) -> Iterator[StandInScm]:
 
 
 def _own(message: Any) -> Any:
-    """Return an independent copy of a message, which another thread may read."""
+    """Return a copy of a message, so that another thread may read it."""
     return type(message).FromString(message.SerializeToString())

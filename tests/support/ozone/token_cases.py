@@ -1,6 +1,6 @@
-"""Requests with right and wrong tokens, for an agent and for a datanode of Ozone.
+"""Requests with valid and invalid tokens, for an agent and for a datanode of Ozone.
 
-The tokens are put together here by hand, with Python's HMAC and Ozone's field numbers.
+This module encodes the tokens itself, with Python's HMAC and Ozone's field numbers.
 """
 
 import base64
@@ -21,7 +21,7 @@ CONTAINER_KIND: Final = "HDDS_CONTAINER_TOKEN"
 
 @dataclass(frozen=True)
 class Signer:
-    """A secret key of a cluster, and the present time."""
+    """A secret key of a cluster with its id, and the present time."""
 
     key_id: UUID
     key: bytes
@@ -30,7 +30,8 @@ class Signer:
 
 @dataclass(frozen=True)
 class TokenCase:
-    """A request with a token; None = no token. `command` is Ozone's name."""
+    """A request with a token. If `token` is None, it has none. `command` is Ozone's name of the
+    request."""
 
     name: str
     command: str
@@ -53,7 +54,7 @@ def block_identifier(
     signer: Signer, container: int, block: int, *, mode: int = READ, late_ms: int = HOUR_MS,
     owner: bytes = b"dn"
 ) -> bytes:  # fmt: skip
-    """Return the identifier of a block token."""
+    """Return the identifier of a block token that expires in `late_ms`."""
     service = f"conID: {container} locID: {block}".encode()
     return (
         _bytes_field(1, owner)
@@ -66,7 +67,7 @@ def block_identifier(
 
 
 def container_identifier(signer: Signer, container: int, *, late_ms: int = HOUR_MS) -> bytes:
-    """Return the identifier of a container token."""
+    """Return the identifier of a container token that expires in `late_ms`."""
     return (
         _bytes_field(1, b"dn")
         + _bytes_field(2, number_field(1, container))
@@ -76,12 +77,12 @@ def container_identifier(signer: Signer, container: int, *, late_ms: int = HOUR_
 
 
 def password(signer: Signer, identifier: bytes) -> bytes:
-    """Return the HMAC of an identifier."""
+    """Return the password of a token: the HMAC of its identifier."""
     return hmac.new(signer.key, identifier, hashlib.sha256).digest()
 
 
 def text(identifier: bytes, secret: bytes, kind: str, service: str = "") -> str:
-    """Return the text of a token whose parts are at most 127 bytes long."""
+    """Return the URL-safe text of a token. Each part must be at most 127 bytes long."""
     parts = (identifier, secret, kind.encode(), service.encode())
     data = b"".join(bytes([len(part)]) + part for part in parts)
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

@@ -1,4 +1,5 @@
-"""Copies of the checkout with the files that its wheel and source distribution are built from."""
+"""Copies of the checkout, with only the files from which the wheel and the source distribution are
+built."""
 
 import shutil
 import subprocess

@@ -21,8 +21,8 @@ BIN = Path(sys.executable).parent
 def help_text(*words: str) -> str | None:
     """Return the help text of a command; None if there is no such command.
 
-    The program's own main function is called in this process. To start Python for each of dozens of
-    commands would take most of a minute.
+    The program's main function is called in this process, because starting Python for each of
+    dozens of commands would take most of a minute.
     """
     module, _, function = our_commands()[words[0]].partition(":")
     main = getattr(importlib.import_module(module), function)
@@ -59,7 +59,7 @@ def our_commands() -> dict[str, str]:
 
 
 def faults_of(command: str) -> Iterator[str]:
-    """Yield the faults of one command line, if it is a command of this project."""
+    """Yield the faults of a command line; nothing if it is not a command of this project."""
     try:
         words = shlex.split(command, comments=True)
     except ValueError:

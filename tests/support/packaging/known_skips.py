@@ -1,8 +1,8 @@
 """Skips that CI accepts, each with its reason. Every other skip fails CI (`--known-skips`).
 
 A test that is always skipped tests nothing. Therefore tools/bootstrap.sh installs everything that
-apt provides. A skip may be listed only for what apt cannot provide: a kernel, an image, another
-Python.
+tests need and apt provides. A skip may be listed only if its test needs something that apt cannot
+provide: a kernel, an image, another Python.
 """
 
 from typing import Final
@@ -34,11 +34,12 @@ KNOWN: Final = {
     "Kerberos is not installed": "gssapi is compiled, and a host may lack headers of its Python",
     "no package index answers": "a host may have no way to one",
 }
-"""A part of the reason that a test gives, and why it is accepted."""
+"""By a part of the reason that a test gives: the reason why CI accepts the skip."""
 
 
 class KnownSkips:
-    """Fails a run in which a test was skipped for a reason that is not known."""
+    """Plugin of pytest that fails a run if a test was skipped for a reason that is not in
+    `KNOWN`."""
 
     def __init__(self) -> None:
         self._unknown: dict[str, str] = {}
@@ -60,7 +61,7 @@ class KnownSkips:
                 self._unknown[report.nodeid] = reason
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Fail the run."""
+        """Fail the run if there was an unknown skip."""
         if self._unknown and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -73,5 +74,5 @@ class KnownSkips:
 
 
 def is_known(reason: str) -> bool:
-    """Return whether CI accepts a skip."""
+    """Return whether CI accepts a skip with this reason."""
     return any(part in reason for part in KNOWN)

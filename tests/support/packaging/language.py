@@ -34,7 +34,7 @@ def indirect_docstrings(module: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def repeated_classes(modules: dict[str, ast.Module]) -> Iterator[tuple[str, int, str]]:
-    """Yield path, line and name of each public class whose name another class has, too."""
+    """Yield path, line and name of each public class that has the same name as another class."""
     found: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path, module in modules.items():
         for node in ast.walk(module):
@@ -51,8 +51,8 @@ def is_lone_participle(name: str) -> bool:
 
 
 def long_prose(text: str) -> Iterator[int]:
-    """Yield the numbers of the lines of a document that are too long and could be shorter. Code,
-    tables, headings and single words are ignored."""
+    """Yield the numbers of the lines of a document that are longer than LINE_MAX and could be
+    wrapped. Code, tables, headings and single long words are ignored."""
     is_code = False
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("```"):

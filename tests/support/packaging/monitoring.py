@@ -13,13 +13,13 @@ SUFFIXES = ("_total", "_bucket", "_count", "_sum")
 
 
 def rules() -> list[dict[str, Any]]:
-    """Return every alert."""
+    """Return the rules of all shipped alerts."""
     (group,) = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"]
     return list(group["rules"])
 
 
 def without_suffix(name: str) -> str:
-    """Return the name under which a metric is declared."""
+    """Return the declared name of a metric, without a suffix that Prometheus adds."""
     for suffix in SUFFIXES:
         name = name.removesuffix(suffix)
     return name

@@ -11,7 +11,8 @@ NAMING = (*DECLARING, ast.ClassDef)
 
 
 def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
-    """Yield the arguments and annotated fields that a node declares."""
+    """Yield the name, the annotation and the line of each argument or annotated field that a node
+    declares."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = node.args
         for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
@@ -26,8 +27,8 @@ def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
 def synonyms(vocabulary: str) -> dict[str, str]:
     """Return the words that no name may contain, each with the word to use instead.
 
-    They are in the last column of the tables of words; some consist of two words. A word in italics
-    has another sense, too.
+    The words are in the last column of the vocabulary's tables. A word in italics is left out,
+    because it also has an ordinary meaning.
     """
     found: dict[str, str] = {}
     for table in re.split(r"\n{2,}", vocabulary):
@@ -50,14 +51,14 @@ def named(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def wrong_words(name: str, words: dict[str, str]) -> list[str]:
-    """Return the synonyms that a name contains, sorted. A synonym of several words must occur side
-    by side."""
+    """Return the synonyms that a name contains, sorted. If a synonym has several words, the name
+    must contain them next to each other."""
     spelled = f" {' '.join(words_of(name))} "
     return sorted(word for word in words if f" {word} " in spelled)
 
 
 def words_of(name: str) -> list[str]:
-    """Return the words of a name, in lower case; none for a name that Python defines."""
+    """Return the words of a name in lower case; an empty list for a name such as `__init__`."""
     if name.startswith("__"):
         return []
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")

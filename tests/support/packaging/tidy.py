@@ -1,4 +1,4 @@
-"""The house style as functions: a tree of files in, violations out.
+"""Rules of the house style: functions that take a tree of files and yield violations.
 
     Tree ── every file of the repository: path -> text
       Rule ── Tree -> sentences "path:line: what is wrong"
@@ -39,11 +39,11 @@ PRODUCT_PACKAGES = (
     "spark_verify",
     "suture",
 )
-FACE = "suture/__init__.py"  # the names for other programs, imported when they are used
+FACE = "suture/__init__.py"  # has the names for other programs; imports them on first use
 GENERATED_FOLDER = "suture/wire/v1/"
 BANNED_MODULES = frozenset({"utils", "helpers", "common", "misc", "base", "manager"})
 SHARED_NAMES = frozenset(
-    # where each process begins, and what it may be told
+    # the entry points of processes, and their options
     {"client", "clock", "commands", "errors", "exits", "main", "metrics", "options", "ports"}
     | {"printable", "server", "service", "start", "http_pages", "heartbeat", "leader", "wiring"}
     # the same thing, ours and Ozone's
@@ -54,7 +54,7 @@ SHARED_NAMES = frozenset(
     | {"anchoring", "anchors", "closing", "contradictions", "copies", "facts", "holds", "manifest"}
     | {"may_stop", "neighbours", "newblocks", "reading", "salvage", "sample", "trusting", "writing"}
 )
-"""Names that several modules have, because they mean the same."""
+"""Names that several modules may have, because the modules have the same purpose."""
 MEASURED_WORDS = frozenset(
     {"age", "bandwidth", "delay", "duration", "interval", "latency"}
     | {"length", "period", "rate", "size", "speed", "timeout"}
@@ -76,7 +76,7 @@ Node = TypeVar("Node", bound=ast.AST)
 
 @dataclass(frozen=True)
 class Tree:
-    """The files of a repository, by path from its top; only text that can be decoded."""
+    """The text files of a repository, by path from its root."""
 
     texts: Mapping[str, str]
     entry_points: frozenset[str] = field(default_factory=frozenset)
@@ -92,8 +92,8 @@ class Tree:
 
     @cached_property
     def _by_kind(self) -> dict[type[ast.AST], list[tuple[str, ast.AST]]]:
-        """All nodes of all modules, with the module's path, by kind. They are computed once for all
-        rules."""
+        """All syntax nodes of all modules, each with its module's path, by kind of node. They are
+        computed once for all rules."""
         found: dict[type[ast.AST], list[tuple[str, ast.AST]]] = {}
         for path, module in self.modules.items():
             for node in ast.walk(module):
@@ -141,7 +141,7 @@ def is_product(path: str) -> bool:
 
 
 def functions_are_short(tree: Tree) -> Iterator[str]:
-    """A function fits on a screen."""
+    """Yield functions that are too long. A function should fit on a screen."""
     for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if lines > FUNCTION_LINES_MAX:
@@ -149,7 +149,7 @@ def functions_are_short(tree: Tree) -> Iterator[str]:
 
 
 def files_are_short(tree: Tree) -> Iterator[str]:
-    """A file that grows beyond the limit is two modules."""
+    """Yield modules that are too long and should be split."""
     for path in tree.modules:
         lines = tree.texts[path].count("\n")
         if lines > FILE_LINES_MAX:
@@ -157,7 +157,8 @@ def files_are_short(tree: Tree) -> Iterator[str]:
 
 
 def packages_are_docstrings(tree: Tree) -> Iterator[str]:
-    """An `__init__.py` imports nothing, or importing the wire contract would drag in the daemon."""
+    """Yield `__init__.py` files that have more than a docstring. Otherwise, an import of the wire
+    contract could import the daemon."""
     for path, text in tree.texts.items():
         if PurePosixPath(path).name != "__init__.py":
             continue
@@ -176,14 +177,15 @@ def imports_product(node: ast.stmt) -> bool:
 
 
 def proto_is_no_package(tree: Tree) -> Iterator[str]:
-    """A Python file under proto/ would shadow another distribution's package of that name."""
+    """Yield Python files under proto/. They would shadow another distribution's package `proto`."""
     for path in tree.texts:
         if path.startswith("proto/") and path.endswith(".py"):
             yield f"{path}:1: Python under proto/"
 
 
 def no_module_is_dead(tree: Tree) -> Iterator[str]:
-    """Every module is reached: product code by product code, support by a test."""
+    """Yield modules that nothing uses. Product code must be used by product code, support code by a
+    test."""
     used = {path: names_used(path, module) for path, module in tree.modules.items()}
     for path in tree.modules:
         stem = PurePosixPath(path).stem
@@ -222,7 +224,7 @@ def names_used(path: str, module: ast.Module) -> set[str]:
 
 
 def modules_are_nouns_of_the_domain(tree: Tree) -> Iterator[str]:
-    """A module called utils is a place where nobody looks and everybody writes."""
+    """Yield modules with names such as utils, which do not describe a part of the domain."""
     for path in tree.texts:
         parts = PurePosixPath(path)
         if path.endswith((".py", ".proto")) and {*parts.parts[:-1], parts.stem} & BANNED_MODULES:
@@ -230,7 +232,8 @@ def modules_are_nouns_of_the_domain(tree: Tree) -> Iterator[str]:
 
 
 def names_of_modules_mean_one_thing(tree: Tree) -> Iterator[str]:
-    """Who looks for a thing by its name finds one module, or several that mean the same."""
+    """Yield product modules that have the name of another product module, so that a name identifies
+    one module. Names in `SHARED_NAMES` are permitted."""
     places: dict[str, list[str]] = {}
     for path in tree.modules:
         stem = PurePosixPath(path).stem
@@ -242,7 +245,8 @@ def names_of_modules_mean_one_thing(tree: Tree) -> Iterator[str]:
 
 
 def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
-    """A size, time or rate without its unit is read differently by two people."""
+    """Yield names of sizes, times and rates that do not end in a unit. Without the unit, two people
+    may read a value differently."""
     for path, node in tree.nodes(*DECLARING):
         for name, annotation, line in quantities(node):
             words = name.lower().strip("_").split("_")
@@ -257,7 +261,8 @@ def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
 
 
 def things_have_one_name(tree: Tree) -> Iterator[str]:
-    """One word per thing: names follow docs/VOCABULARY.md."""
+    """Yield names that contain a forbidden synonym. docs/VOCABULARY.md defines one word for each
+    thing."""
     words = synonyms(tree.texts.get(VOCABULARY, ""))
     for path, node in tree.nodes(*NAMING):
         for name, line in named(node):
@@ -269,8 +274,8 @@ def things_have_one_name(tree: Tree) -> Iterator[str]:
 
 
 def arguments_cannot_be_swapped(tree: Tree) -> Iterator[str]:
-    """No three arguments of one plain type stand side by side without their names: who calls would
-    not notice that two are swapped. The calls of the kernel, `(fd, offset, length)`, are known."""
+    """Yield functions with three adjacent positional arguments of the same plain type. A caller
+    could swap two of them unnoticed. `(fd, offset, length)` is permitted, as in system calls."""
     for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
         arguments = [*node.args.posonlyargs, *node.args.args]
         if not is_product(path) or [argument.arg for argument in arguments[:1]] == ["fd"]:
@@ -285,7 +290,7 @@ def arguments_cannot_be_swapped(tree: Tree) -> Iterator[str]:
 
 
 def nothing_is_left_undone(tree: Tree) -> Iterator[str]:
-    """What is committed is finished."""
+    """Yield markers of unfinished work, and stubs. Committed code must be finished."""
     marker = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
     for path, text in tree.texts.items():
         for number, line in enumerate(text.splitlines(), start=1):
@@ -297,7 +302,7 @@ def nothing_is_left_undone(tree: Tree) -> Iterator[str]:
 
 
 def skips_have_reasons(tree: Tree) -> Iterator[str]:
-    """A test that does not run says why."""
+    """Yield skips of tests without a reason."""
     skips = {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail"}
     explained: set[ast.expr] = set()
     for _, node in tree.nodes(ast.Call):
@@ -311,7 +316,8 @@ def skips_have_reasons(tree: Tree) -> Iterator[str]:
 
 
 def has_reason(call: ast.Call) -> bool:
-    """Return True if a call passes a reason: by name, or first where only a reason can stand."""
+    """Return True if a call passes a reason, by name or, for pytest's skips, as the first
+    argument."""
     reasons = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
     if not reasons and ast.unparse(call.func) in {"pytest.skip", "pytest.mark.skip"}:
         reasons = call.args[:1]
@@ -319,15 +325,17 @@ def has_reason(call: ast.Call) -> bool:
 
 
 def no_path_of_one_machine(tree: Tree) -> Iterator[str]:
-    """A path below somebody's home works for nobody else."""
+    """Yield paths that exist on one machine only, such as those below a home directory."""
     pattern = re.compile(r"(?<![\w.$}>)*-])/(?:home|root|Users|work|farm)/\w")
     yield from lines_matching(tree, pattern, "a path of one machine")
 
 
 def citations_are_of_what_is_here(tree: Tree) -> Iterator[str]:
-    """A number of a document that is not in the repository tells nobody anything: say what it says.
+    """Yield citations of documents that are not in the repository, because readers cannot look them
+    up.
 
-    The published vectors of container health are here, by their names.
+    The names of the published vectors of container health are permitted, because the vectors are in
+    the repository.
     """
     named = {name for path in VECTORS for name in CITATION.findall(tree.texts.get(path, ""))}
     for path, text in tree.texts.items():
@@ -340,7 +348,7 @@ def citations_are_of_what_is_here(tree: Tree) -> Iterator[str]:
 
 
 def no_host_of_a_registry(tree: Tree) -> Iterator[str]:
-    """Where packages come from is the user's configuration."""
+    """Yield host names of package registries. The user's configuration selects the registry."""
     hosts = (
         ("pypi", "org"),
         ("pythonhosted", "org"),
@@ -367,7 +375,8 @@ def lines_matching(tree: Tree, pattern: re.Pattern[str], fault: str) -> Iterator
 
 
 def docstrings_say_what_it_is(tree: Tree) -> Iterator[str]:
-    """A docstring begins with a verb in the imperative or a noun: no question, no pronoun."""
+    """Yield docstrings that begin with a question word or a pronoun. They should begin with a verb
+    in the imperative or with a noun."""
     for path, module in tree.modules.items():
         for line, text in language.indirect_docstrings(module):
             if not path.startswith("tests/"):
@@ -375,7 +384,8 @@ def docstrings_say_what_it_is(tree: Tree) -> Iterator[str]:
 
 
 def error_texts_are_plain(tree: Tree) -> Iterator[str]:
-    """A text of an error begins in lower case, ends without a full stop, and is plain English."""
+    """Yield texts of errors that begin with a capital letter, end with a full stop, or are not
+    plain English."""
     for path, module in tree.modules.items():
         if path.startswith(PRODUCT_PACKAGES):
             for line, fault in messages.violations(module):
@@ -383,14 +393,16 @@ def error_texts_are_plain(tree: Tree) -> Iterator[str]:
 
 
 def tests_name_their_subject(tree: Tree) -> Iterator[str]:
-    """A test is named by subject, condition and result: no pronoun or connective comes first."""
+    """Yield tests whose name begins with a pronoun or a connective. A name should have a subject, a
+    condition and a result."""
     for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
         if path.startswith("tests/") and language.CONNECTIVE.match(node.name):
             yield f"{path}:{node.lineno}: {node.name}"
 
 
 def classes_are_nouns_of_their_own(tree: Tree) -> Iterator[str]:
-    """A class is named by a noun, and no other class of the product has its name."""
+    """Yield classes whose name is a lone participle, or the name of another class of the
+    product."""
     product = {path: module for path, module in tree.modules.items() if is_product(path)}
     for path, line, name in language.repeated_classes(product):
         yield f"{path}:{line}: {name} is another class, too"
@@ -400,7 +412,7 @@ def classes_are_nouns_of_their_own(tree: Tree) -> Iterator[str]:
 
 
 def documents_wrap(tree: Tree) -> Iterator[str]:
-    """Prose in documents wraps at 100 characters."""
+    """Yield lines of prose in documents that are longer than 100 characters."""
     for path, text in tree.texts.items():
         if path.endswith(".md"):
             for number in language.long_prose(text):

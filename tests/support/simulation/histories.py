@@ -1,13 +1,13 @@
 """Histories of many containers in one simulated cluster, and a judge of their final states.
 
 Containers are written, and committed or not. During a day there are deaths, lost disks, damage,
-deletes, departures and restarts. Then each container is judged. For a container that is not
-settled, the documented commands are given one after the other. A container that no command settles
-is stuck.
+deletes, departures and restarts. Then each container is judged. For a container that has not
+reached a final state, the documented commands of an operator are sent one after another. If none of
+them leads to a final state, the container is stuck.
 
-The control plane is a real process whose clock the script moves, and every command goes through its
-gRPC. Datanodes have blocks, and not only states (`history_nodes.py`). The seed determines
-everything.
+The control plane is a real process whose clock the script moves. Every command is sent through its
+gRPC server. The simulated datanodes know the blocks of their replicas (`history_nodes.py`). The
+same seed gives the same history.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ ROUNDS: Final = 8  # rounds of writes and other events
 ROUND_STEPS: Final = 10
 STEP_S: Final = 60.0
 NIGHT_STEP_S: Final = 290.0
-NODES_MIN: Final = 7  # nodes in service, whatever happens: otherwise nothing could be healed
+NODES_MIN: Final = 7  # nodes that always remain in service, so that repairs are possible
 REMEDY_S: Final = HOUR_S  # time for the effect of a command
 SCHEME: Final = "rs-3-2-1024k"
 NAMED_MAX: Final = 5
@@ -42,7 +42,7 @@ HAPPENINGS: Final = (
     *("die", "die", "three die", "return", "return empty", "disk", "damage", "ruin"),
     *("delete", "delete", "leave", "remove", "rejoin", "restart", "loss"),
 )
-"""What may happen in a round; methods of `Histories`."""
+"""Events that may happen in a round. Each is a method of `Histories`."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Histories(Days):
     """A cluster in which containers are written while events happen to its nodes."""
 
     def start(self) -> None:
-        """Start with empty nodes."""
+        """Start the cluster with empty nodes."""
         container_count, self.container_count = self.container_count, 0
         super().start()
         self.container_count = container_count
@@ -77,7 +77,7 @@ class Histories(Days):
         self._keys: list[str] = []
 
     def live(self) -> Verdict:
-        """Let a day pass, and judge every container."""
+        """Simulate a day, and judge every container; return the verdict."""
         for number in range(ROUNDS):
             self._write(self.container_count * (number + 1) // ROUNDS - self._written)
             self._happen()
@@ -118,7 +118,7 @@ class Histories(Days):
     def _store(
         self, client_id: str, blocks: list[scm_pb2.BlockAllocation], *, is_coded: bool
     ) -> None:
-        """Write blocks and commit them, or leave the write or the commit half done."""
+        """Write and commit blocks. At random, leave out the commit, the write, or one replica."""
         chance = self.world.chance
         fate = chance.choice(["whole"] * 7 + ["one misses", "not committed", "not written"])
         self.verdict.events[f"written: {fate}"] += 1
@@ -205,7 +205,7 @@ class Histories(Days):
         return bool(dead)
 
     def _disk(self) -> bool:
-        """A living node loses a part of its replicas."""
+        """Remove a quarter of the replicas of a living node; return whether it had any."""
         node = self.world.nodes[self.world.chance.choice(self._serving())]
         ids = sorted(node.replicas)
         for container_id in self.world.chance.sample(ids, len(ids) // 4):
@@ -284,7 +284,8 @@ class Histories(Days):
     # Final states.
 
     def _judge(self) -> None:
-        """Count the states of containers; give the documented commands until all are settled."""
+        """Count the states of containers. Then send the documented commands for containers with a
+        problem until all containers have reached a final state."""
         troubles = self._troubles()
         self.verdict.counts.update(troubles.values())
         self.verdict.counts["settled"] += sum(1 for _ in self._infos()) - len(troubles)
@@ -332,7 +333,7 @@ class Histories(Days):
         return "; ".join(found) or "nobody has it"
 
     def _remedy(self, container_id: int, trouble: str, tried: list[str]) -> None:
-        """Give the next documented command for a problem."""
+        """Send the next documented command for a container's problem that is not in `tried`."""
         for command in _REMEDIES.get(trouble, ()):
             if command in tried:
                 continue
@@ -362,8 +363,8 @@ class Histories(Days):
             return
 
     def _needless(self, container_id: int) -> list[str]:
-        """Return the datanodes of shards that an operator may remove: a shard that is not closed,
-        or the second one of its index."""
+        """Return the datanodes whose shard of a container an operator may remove, because the shard
+        is not closed, or because another datanode has a closed shard of the same index."""
         names = sorted(self.world.holders.get(container_id, ()))
         held = {name: found for name in names if (found := self._at(name, container_id))}
         needless = [name for name, found in held.items() if found.state != container_pb2.CLOSED]
@@ -395,7 +396,7 @@ class Histories(Days):
             start = page.next_container_id
 
     def _troubles(self) -> dict[int, str]:
-        """Return the containers that are not settled, each with the word for its problem."""
+        """Return the problem of each container that has not reached a final state, by id."""
         leaving = self.departures()
         return {
             info.container_id: trouble
@@ -404,7 +405,8 @@ class Histories(Days):
         }
 
     def _trouble(self, info: scm_pb2.ContainerInfo, leaving: dict[str, str]) -> str:
-        """Return the word for a container's problem, by the nodes' data."""
+        """Return the name of a container's problem, judged by the nodes' data; "" if there is
+        none."""
         held = {
             name: found
             for name in self.world.holders.get(info.container_id, ())
@@ -448,13 +450,13 @@ _REMEDIES: Final = {
     "MISSING": ("mark-lost",),
     "UNDER OR OVER_REPLICATED": ("reconcile",),
 }
-"""The commands that docs/operations names for containers that do not heal by themselves, in the
-order in which they are tried. For every other problem there is none."""
+"""By problem of a container: the commands that docs/operations names for it, in the order in which
+they are tried. For other problems, docs/operations names no command."""
 _REMEDY_ROUNDS: Final = 5
 
 
 def cluster(path: Path, seed: int, container_count: int, node_count: int = 12) -> Verdict:
-    """Live and judge the histories of the containers of one cluster."""
+    """Simulate a day of one cluster; return the verdict on its containers."""
     histories = Histories(path, seed, node_count, 4, container_count, slices=3)
     with histories.running():
         return histories.live()

@@ -1,4 +1,4 @@
-"""Simulated datanodes that know the blocks of their replicas, and not only states.
+"""Simulated datanodes that know the blocks of their replicas, in addition to the states.
 
 The blocks determine the effect of a close, a delete, a copy or a reconcile on a replica, and its
 root. `tests/support/simulation/histories.py` scripts the events.
@@ -24,7 +24,7 @@ _Done = tuple["scm_pb2.CommandStatus.State", str]
 
 @dataclass
 class Held:
-    """One replica: its blocks, and the state that its datanode reports."""
+    """A replica: its blocks, and the state that its datanode reports."""
 
     state: container_pb2.ReplicaState
     index: int = 0
@@ -33,7 +33,7 @@ class Held:
     deleted: set[int] = field(default_factory=set)
 
     def copy(self, *, index: int | None = None) -> "Held":
-        """Return an equal replica. With another index, it is a computed shard."""
+        """Return a copy of the replica. With another `index`, it is the shard of this index."""
         index = self.index if index is None else index
         return Held(self.state, index, self.bcsid, dict(self.live), set(self.deleted))
 
@@ -66,7 +66,7 @@ class HistoryNode(SimulatedNode):
     """A datanode that knows the blocks of its replicas."""
 
     def held(self, container_id: int) -> Held | None:
-        """Return its replica of a container; None if it has none."""
+        """Return the datanode's replica of a container; None if it has none."""
         return self._held.get(container_id)
 
     @property
@@ -75,7 +75,7 @@ class HistoryNode(SimulatedNode):
         return held
 
     def hold(self, container_id: int, held: Held) -> None:
-        """Store a replica, in place of another one of the same container, and report it."""
+        """Store and report a replica. It replaces an existing replica of the same container."""
         self._held[container_id] = held
         self.put(held.report(container_id))
 
@@ -169,7 +169,8 @@ class HistoryNode(SimulatedNode):
         self.hold(transaction.container_id, held)
 
     def _reconcile(self, held: Held, command: scm_pb2.ReconcileCommand) -> None:
-        """Copy blocks and tombstones from peers. A bad replica is healed by a good one."""
+        """Add the blocks and tombstones of peers to a replica, and heal a damaged replica if a peer
+        has an undamaged one."""
         for peer in command.peers:
             theirs = replica_at(self, peer.datanode_id, command.container_id)
             if theirs is None or theirs.state not in TREE_STATES:
@@ -186,7 +187,8 @@ class HistoryNode(SimulatedNode):
 
 
 def replica_at(node: SimulatedNode, datanode_id: str, container_id: int) -> Held | None:
-    """Return the replica of a datanode that answers, for a datanode that requests it."""
+    """Return the replica of a container on the datanode `datanode_id`, for the requesting datanode
+    `node`; None if the datanode does not answer or has no replica."""
     other = node.world.nodes.get(datanode_id)
     if not isinstance(other, HistoryNode) or not other.is_alive:
         return None

@@ -1,8 +1,8 @@
-"""A small cluster with random events: a real control plane, and datanodes controlled by chance.
+"""A small cluster with random events: a real control plane, and simulated datanodes.
 
-Each step is a second. Chance decides which datanodes call, which commands are carried out, which
-replicas are damaged, which nodes die and come back, and which requests operators make. The same
-seed gives the same days.
+Each step is a second. Random numbers decide which datanodes send heartbeats, which commands are
+executed, which replicas are damaged, which nodes die and return, and which requests operators make.
+The same seed gives the same events.
 """
 
 import random
@@ -37,7 +37,7 @@ _SETTLED: Final = (ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED, ReplicaState.
 
 
 class RandomDays:
-    """One cluster; `step` lets one second pass."""
+    """A cluster with random events; `step` simulates one second."""
 
     def __init__(self, path: Path, seed: int, container_count: int) -> None:
         """Create the cluster; the caller closes `world.state`."""
@@ -58,7 +58,7 @@ class RandomDays:
         self.gone: dict[str, set[int]] = {node: set() for node in self.racks}
 
     def step(self) -> None:
-        """Let a second pass. In most steps the control plane decides at the end."""
+        """Simulate a second. In most steps, the control plane runs its decisions at the end."""
         self.world.clock.advance_s(1)
         for node in list(self.racks):
             if self.silent_s.get(node, 0) > 0:
@@ -87,7 +87,8 @@ class RandomDays:
     # Datanodes.
 
     def _call(self, node: str) -> None:
-        """Report changes, get commands, and carry most of them out."""
+        """Send a heartbeat of a node with its changes, and execute most of the commands in the
+        answer."""
         told = [
             self.held[node][number] for number in sorted(self.untold[node] & {*self.held[node]})
         ]
@@ -113,7 +114,7 @@ class RandomDays:
             self.world.beat(node, outcomes=tuple(outcomes))
 
     def _return(self, node: str) -> None:
-        """Register again, and report all replicas."""
+        """Register a node again, and send a full report of its replicas."""
         self.world.join(node, racks=(self.racks[node],))
         self.untold[node].clear()
         self.gone[node].clear()
@@ -175,7 +176,7 @@ class RandomDays:
         self.silent_s[node] = self.chance.randrange(1, SILENT_S_MAX)
 
     def _come(self) -> None:
-        """Add a new datanode, perhaps on a rack of its own."""
+        """Add a new datanode, sometimes on a new rack."""
         node = f"new{len(self.racks)}"
         self.racks[node] = f"/rack{self.chance.randrange(RACK_COUNT + 2)}"
         self.held[node], self.untold[node], self.gone[node] = {}, set(), set()

@@ -1,4 +1,4 @@
-"""A volume that is scanned for months in one second: the real schedule on a simulated disk."""
+"""Simulates months of scans of a volume in one second: the real schedule on a simulated disk."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,10 +12,10 @@ DAY_MS = 24 * HOUR_MS
 
 @dataclass
 class SimulatedVolume:
-    """Replicas of one volume, and the time for which each was not read.
+    """The replicas of a volume, with the times at which each was read.
 
-    `rate_of(needed, now_ms)` is the rate at which the disk is read; 0.0 means that the host is
-    down.
+    `rate_of(needed, now_ms)` returns the rate at which the disk is read, in bytes/s; 0.0 = the host
+    is down.
     """
 
     schedule: Schedule
@@ -28,7 +28,7 @@ class SimulatedVolume:
     read_at_ms: dict[ContainerId, list[int]] = field(default_factory=dict)
 
     def run(self, until_ms: int) -> None:
-        """Let time pass."""
+        """Simulate scans until `until_ms`."""
         while self.now_ms < until_ms:
             agenda = self.schedule.agenda(self.replicas.values(), self.now_ms)
             rate = self.rate_of(agenda.needed_bytes_per_s, self.now_ms)
@@ -42,7 +42,8 @@ class SimulatedVolume:
                 self.now_ms = refresh_at_ms
 
     def oldest_age_ms(self) -> int:
-        """Return the age of the byte that has not been read for the longest time."""
+        """Return the time since the last read of the replica that was read least recently, in
+        ms."""
         return self.now_ms - min(item.read_at_ms for item in self.replicas.values())
 
     def _read(self, candidate: ScanCandidate, rate_bytes_per_s: float) -> None:

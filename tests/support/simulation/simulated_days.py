@@ -1,9 +1,8 @@
-"""Scripted days of a simulated cluster: events happen to it, and it must heal.
+"""Scripted days of a simulated cluster, which must heal after each event.
 
-The script starts from a seeded state. It makes every call of the light datanodes to the control
-plane (a process), one after the other, and moves the control plane's clock. All commands are judged
-when they arrive. The seed determines everything: the same seed gives the same commands, of which
-`World.orders` is a digest.
+The script starts from a seeded state. It makes every call of the simulated datanodes to the control
+plane (a process) one after another, and moves the control plane's clock. All commands are judged
+when they arrive. The same seed gives the same commands, of which `World.orders` is a digest.
 """
 
 import random
@@ -39,13 +38,13 @@ SETTINGS: Final = {
 }
 BUSY_STEP_S: Final = 10.0
 SLOW_STEP_S: Final = 30.0  # Ozone's heartbeat interval, for long waits
-QUIET_STEP_S: Final = 150.0  # when idle: half of the time until stale, as calls may be lost
-NIGHT_STEP_S: Final = 290.0  # just often enough not to be stale, if no call is lost
+QUIET_STEP_S: Final = 150.0  # when idle: half of the time until STALE, as calls may be lost
+NIGHT_STEP_S: Final = 290.0  # slightly less than the time until STALE; needs that no call is lost
 SLICES: Final = 10  # share of a step over which the calls of nodes are spread
 
 # (scheme, percent of the containers); the rest are whole copies with three replicas
 SCHEMES: Final = (("rs-3-2-1024k", 14), ("rs-6-3-1024k", 8), ("rs-10-4-1024k", 3))
-ODD_PERCENT: Final = 1  # each of: being written, quasi-closed, emptied
+ODD_PERCENT: Final = 1  # percentage of containers in each of: open, quasi-closed, empty
 
 _WIRE: Final = {
     ReplicaState.OPEN: container_pb2.OPEN,
@@ -56,7 +55,8 @@ _WIRE: Final = {
 
 @dataclass
 class Days:
-    """A cluster and its control plane. The methods are the possible events."""
+    """A simulated cluster and its control plane. Its methods cause events, wait, and query the
+    state."""
 
     path: Path
     seed: int
@@ -76,7 +76,7 @@ class Days:
 
     @contextmanager
     def running(self) -> "Iterator[Days]":
-        """Start the cluster; end the process at the end of the body."""
+        """Start the cluster, and yield it. At the end of the block, kill the control plane."""
         self.start()
         try:
             yield self
@@ -84,7 +84,8 @@ class Days:
             self.end_scm()
 
     def start(self) -> None:
-        """Create the cluster's state, start the control plane on it, and let all nodes report."""
+        """Create the cluster's state, start the control plane on it, and send the reports of all
+        nodes."""
         settings = SETTINGS | self.settings
         self.world: World[SimulatedNode] = World(
             self.seed,
@@ -105,10 +106,10 @@ class Days:
         return SimulatedNode(self.world, name, rack, capacity_bytes=self.capacity_bytes)
 
     def start_scm(self) -> None:
-        """Start the control plane, perhaps again. The nodes get its new address.
+        """Start the control plane, and give its address to the nodes.
 
-        The nodes are not informed that it is another process; the control plane makes them
-        register.
+        After a restart, the nodes do not know that it is a new process. The control plane makes
+        them register.
         """
         settings = SETTINGS | self.settings
         self.scm = SimulatedScm.start(self.path, self.now_ms, settings)
@@ -121,11 +122,11 @@ class Days:
         return EPOCH_MS + int(self.world.now_s * 1000)
 
     def living(self) -> list[SimulatedNode]:
-        """Return the nodes that run."""
+        """Return the nodes that are alive."""
         return [node for node in self.world.nodes.values() if node.is_alive]
 
     def step(self, seconds: float = BUSY_STEP_S) -> None:
-        """Let every living node send one heartbeat within this many seconds."""
+        """Simulate `seconds` of time, in which every living node sends one heartbeat."""
         nodes = list(self.world.nodes.values())
         for first in range(self.slices):
             self.world.now_s += seconds / self.slices
@@ -141,14 +142,14 @@ class Days:
         self.tick_s_since += took_s
 
     def pass_time(self, seconds: float, step_s: float = QUIET_STEP_S) -> None:
-        """Let time pass while nothing is expected to happen."""
+        """Simulate `seconds` of time, with long steps because nothing is expected to happen."""
         end_s = self.world.now_s + seconds
         while self.world.now_s < end_s:
             self.step(min(step_s, end_s - self.world.now_s))
 
     def end_day(self) -> int:
-        """Let the rest of the day pass in a healed state; return how many replicas commands made or
-        removed."""
+        """Simulate the rest of the day in a healed state; return the number of replicas that were
+        ordered to be made or removed during this time."""
         self.evenings.append(self.world.orders.hexdigest())
         before = self.copies_ordered() + self.world.counts["delete"]
         loss_percent, self.world.loss_percent = self.world.loss_percent, 0
@@ -160,8 +161,8 @@ class Days:
     def run_until(
         self, condition: Callable[[], bool], *, within_s: float, step_s: float = BUSY_STEP_S
     ) -> float:
-        """Step until the condition is true; return how long that took. Raise AssertionError if it
-        takes too long."""
+        """Simulate steps until the condition is true; return the simulated seconds that this took.
+        Raise AssertionError if it takes `within_s` or more."""
         began_s = self.world.now_s
         while not condition():
             assert self.world.now_s - began_s < within_s, f"not within {within_s} s: {self.why()}"
@@ -194,8 +195,8 @@ class Days:
         return {sample.condition: sample.count for sample in report.conditions}
 
     def unhealthy_containers(self) -> list[str]:
-        """Return the containers that do not have exactly one good replica of each kind on nodes
-        that remain, by the nodes' data."""
+        """Return the containers that do not have the expected number of healthy replicas of each
+        index on living nodes in service, judged by the nodes' data."""
         wrong = []
         for container_id, indexes in self.kinds.items():
             found: Counter[int] = Counter()
@@ -210,7 +211,7 @@ class Days:
         return wrong
 
     def why(self) -> str:
-        """Return a text about everything that is not healthy."""
+        """Return a text with the problems of containers, queues and departures."""
         found = self.queues()
         return (
             f"{len(self.unhealthy_containers())} containers, as "
@@ -224,7 +225,7 @@ class Days:
         return [name for name, node in self.world.nodes.items() if node.rack == f"/rack{number}"]
 
     def copies_ordered(self) -> int:
-        """Return how many copies and reconstructions nodes were ordered to make."""
+        """Return the number of copies and reconstructions that were ordered from nodes so far."""
         return self.world.counts["replicate"] + self.world.counts["reconstruct"]
 
     def departures(self) -> dict[str, str]:
@@ -233,24 +234,24 @@ class Days:
         return {d.datanode_id: d.op_state for d in answer.departures}
 
     def switch_off_ready(self) -> set[str]:
-        """Return the nodes that may be switched off now."""
+        """Return the nodes that the control plane reports as safe to stop."""
         answer = self.world.stub.ListDecommissions(scm_pb2.ListDecommissionsRequest())
         return {d.datanode_id for d in answer.departures if d.safe_to_stop}
 
     def health(self) -> Counter[str]:
-        """Count the nodes by their health."""
+        """Return the number of nodes in each health state."""
         answer = self.world.stub.ListNodes(scm_pb2.ListNodesRequest())
         return Counter(node.health for node in answer.nodes)
 
     # Events.
 
     def kill(self, names: Sequence[str]) -> None:
-        """Let nodes fall silent."""
+        """Stop nodes, so that they no longer send heartbeats."""
         for name in names:
             self.world.nodes[name].fall_silent()
 
     def revive(self, names: Sequence[str]) -> None:
-        """Let nodes come back with all their replicas."""
+        """Restart nodes with all their replicas."""
         for name in names:
             self.world.nodes[name].restart()
 
@@ -267,7 +268,7 @@ class Days:
         self.start_scm()
 
     def set_state(self, names: Sequence[str], op_state: str, *, for_s: float = 0) -> None:
-        """Request an operational state; the control plane must accept it."""
+        """Request an operational state of nodes. Fail if the control plane refuses it."""
         answer = self.world.stub.SetOperationalStates(
             scm_pb2.SetOperationalStatesRequest(
                 datanode_ids=names,
@@ -279,7 +280,7 @@ class Days:
         assert not refused, refused
 
     def corrupt(self, count: int) -> None:
-        """Mark this many replicas as corrupt, at most one per container."""
+        """Make `count` replicas corrupt, at most one per container."""
         wanted = self.world.chance.sample(sorted(self.kinds), count)
         for container_id in wanted:
             names = sorted(self.world.holders.get(container_id, ()))
@@ -297,7 +298,8 @@ class Days:
         """Return the simulated seconds from the time when nodes are declared dead until the first
         copies are ordered.
 
-        Call it when nodes are silent. It steps until both have happened.
+        Nodes must be silent when this method is called. It simulates steps until the nodes are
+        declared dead and copies are ordered.
         """
         before = self.health()["DEAD"]
         self.run_until(self._is_about_to_die, within_s=HOUR_S, step_s=60)
@@ -335,9 +337,9 @@ class Days:
 
 
 def lay_out(days: Days) -> dict[int, Counter[int]]:
-    """Write the state of a cluster at rest and give the nodes their replicas.
+    """Write the state of a healthy cluster to the disk, and store the replicas on the nodes.
 
-    Return the expected number of good replicas of each index, by container.
+    Return the expected number of healthy replicas of each index, by container.
     """
     chance = random.Random(days.seed)
     by_rack: dict[str, list[SimulatedNode]] = {}
@@ -400,7 +402,7 @@ def _container(chance: random.Random, container_id: int) -> tuple[Container, Rep
 def _nodes(
     chance: random.Random, by_rack: dict[str, list[SimulatedNode]], count: int
 ) -> list[SimulatedNode]:
-    """Choose nodes on as many racks as there are, evenly."""
+    """Return `count` random nodes, evenly distributed over all racks."""
     racks = sorted(by_rack)
     chosen: list[SimulatedNode] = []
     while len(chosen) < count:
@@ -411,7 +413,8 @@ def _nodes(
 
 
 def first_day(days: Days) -> dict[str, float]:
-    """Nodes of one rack die and are replaced; then they come back with all their replicas."""
+    """Simulate a day on which nodes of one rack die, and return with all their replicas after their
+    replicas were replaced. Return measured durations by name."""
     dying = days.on_rack(0)[: max(1, days.node_count // 50)]
     days.run_until(days.is_healed, within_s=2 * HOUR_S, step_s=60)
     days.world.loss_percent = 2
@@ -428,8 +431,8 @@ def first_day(days: Days) -> dict[str, float]:
 
 
 def second_day(days: Days) -> dict[str, float]:
-    """Nodes are decommissioned while the control plane is killed, and a whole rack is in
-    maintenance."""
+    """Simulate a day on which nodes are decommissioned, the control plane is killed, and all nodes
+    of a rack go into maintenance. Return measured durations by name."""
     leaving = days.on_rack(1)[: max(1, days.node_count // 50)]
     resting = days.on_rack(2)
     days.set_state(leaving, "DECOMMISSIONING")
@@ -460,7 +463,8 @@ def second_day(days: Days) -> dict[str, float]:
 
 
 def third_day(days: Days) -> dict[str, float]:
-    """Replicas become corrupt, two more nodes die, and the control plane is killed meanwhile."""
+    """Simulate a day on which replicas become corrupt, two nodes die, and the control plane is
+    killed during the reconstructions. Return measured durations by name."""
     days.corrupt(max(5, days.container_count // 100))
     dying = days.on_rack(3)[:2]
     days.kill(dying)

@@ -1,7 +1,8 @@
-"""Light datanodes: real gRPC to a real control plane, replicas in dictionaries, no disks.
+"""Simulated datanodes: real gRPC to a real control plane, replicas in dictionaries, no disks.
 
-Each has the queue and the pools of an agent. A command waits, runs for a while, and takes effect
-when it is over. If its lifetime ends first, it is dropped or stopped. `World` judges the commands.
+Each datanode has the queue and the pools of an agent. A command waits, runs for some simulated
+time, and takes effect at its end. If its lifetime ends before that, it is dropped or stopped.
+`World` judges the commands.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ PUSHED: Final = frozenset({"replicate", "reconstruct", "reconcile"})
 
 @dataclass
 class Task:
-    """A command at a datanode. It is running while `done_at_s` is set."""
+    """A command in a datanode's queue. It is running if `done_at_s` is not None."""
 
     command: scm_pb2.Command
     kind: str
@@ -33,13 +34,13 @@ class Task:
 
     @property
     def late_at_s(self) -> float:
-        """The time at which work on it ends, done or not."""
+        """The time at which the command's lifetime ends; inf if it is unlimited."""
         lifetime_ms = self.command.lifetime_ms
         return self.came_at_s + lifetime_ms / 1000 if lifetime_ms else inf
 
     @property
     def made_count(self) -> int:
-        """The number of replicas that it makes."""
+        """The number of replicas that the command makes."""
         if self.kind == "reconstruct":
             return len(self.command.reconstruct.targets)
         return int(self.kind == "replicate")
@@ -47,7 +48,7 @@ class Task:
 
 @dataclass
 class SimulatedNode:
-    """One datanode."""
+    """A simulated datanode."""
 
     world: "World[SimulatedNode]"
     datanode_id: str
@@ -73,7 +74,7 @@ class SimulatedNode:
         self.world.holders.setdefault(replica.container_id, set()).add(self.datanode_id)
 
     def drop(self, container_id: int) -> None:
-        """Remove a replica, and report that with the next heartbeat."""
+        """Remove a replica, and report its removal with the next heartbeat."""
         self.used_bytes -= self._used_by(container_id)
         if self.replicas.pop(container_id, None) is not None:
             self.world.holders[container_id].discard(self.datanode_id)
@@ -103,12 +104,12 @@ class SimulatedNode:
         self._take(self._call([full]))
 
     def fall_silent(self) -> None:
-        """Die; everything on disk remains."""
+        """Stop sending heartbeats. The replicas on disk are kept."""
         self.is_alive, self.silent_since_s = False, self.world.now_s
         self.world.note_coming(self)
 
     def restart(self) -> None:
-        """Restart: queued and running commands are lost, the replicas on disk are not."""
+        """Restart: discard queued and running commands, keep the replicas, and register."""
         self.boot_id += 1
         self.tasks.clear()
         self.statuses.clear()
@@ -116,11 +117,11 @@ class SimulatedNode:
         self.register()
 
     def beat(self) -> None:
-        """Finish due tasks, begin tasks that may begin, send a heartbeat, and accept the
-        commands."""
+        """Finish due tasks, begin tasks that may begin, send a heartbeat, and queue the commands in
+        the answer."""
         self._work()
         if self.world.is_lost():
-            return  # the call never arrived: everything is reported again next time
+            return  # the call is lost; the next heartbeat reports everything again
         changed = list(self.changed.values())
         statuses = list(self.statuses)
         response = self._call(
@@ -136,7 +137,8 @@ class SimulatedNode:
         self._take(response)
 
     def queues(self) -> Counter[str]:
-        """Count queued and running commands; LOW copies are not reported."""
+        """Return the number of queued and running commands by type, without those of LOW
+        priority."""
         return Counter(
             task.kind for task in self.tasks.values() if task.command.priority != scm_pb2.LOW
         )
@@ -200,7 +202,8 @@ class SimulatedNode:
         self._begin(self.world.now_s)
 
     def _work(self) -> None:
-        """Do the work since the last call, each task at its own time."""
+        """Finish the tasks that were due since the last call, in the order of their times, and
+        begin waiting tasks."""
         while (task := self._next_done()) is not None:
             assert task.done_at_s is not None
             is_late = task.done_at_s >= task.late_at_s
@@ -217,7 +220,7 @@ class SimulatedNode:
         return self.tasks[min(done)[1]] if done else None
 
     def _begin(self, at_s: float) -> None:
-        """Begin the tasks that may begin at that time; drop those whose lifetime is over."""
+        """Begin the tasks that may begin at `at_s`; drop the tasks whose lifetime is over."""
         running = Counter(
             task.kind in PUSHED for task in self.tasks.values() if task.done_at_s is not None
         )

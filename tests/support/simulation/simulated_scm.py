@@ -3,9 +3,9 @@
     python -m tests.support.simulation.simulated_scm DATA NOW_MS NAME=VALUE...
 
 Everything is as in `suture-scm`, except the two clocks and the ticker. A line `advance MS` on stdin
-lets this much time pass and ticks once, as the ticker does every heartbeat interval. The answer,
-when that is done, is the duration in seconds. So days pass in minutes, and the speed of the machine
-has no effect: the same calls in the same order get the same answers.
+moves the clocks forward and ticks once, as the ticker does in every heartbeat interval. The process
+then prints the duration of the tick in seconds. Therefore, days pass in minutes, and the speed of
+the machine has no effect: the same calls in the same order get the same answers.
 """
 
 import json
@@ -29,7 +29,7 @@ from tests.support.nursery import Child
 
 @dataclass
 class SimulatedScm:
-    """The process, as the simulation sees it."""
+    """Client of the process, with its address and its term."""
 
     process: Child
     address: str
@@ -37,7 +37,7 @@ class SimulatedScm:
 
     @classmethod
     def start(cls, data: Path, now_ms: int, settings: dict[str, int]) -> "SimulatedScm":
-        """Start on `data` and wait until it answers calls."""
+        """Start the process on `data`, and wait until it answers calls."""
         pairs = [f"{name}={value}" for name, value in settings.items()]
         with (data / "scm.log").open("a") as log:
             words = (str(data), str(now_ms), *pairs)
@@ -49,11 +49,12 @@ class SimulatedScm:
         return cls(process, found["address"], found["term"])
 
     def advance(self, milliseconds: int) -> float:
-        """Let time pass in the process, and tick; return how many seconds the tick took."""
+        """Move the clocks of the process forward, and tick; return the duration of the tick in
+        seconds."""
         return self._asked(f"advance {milliseconds}")
 
     def cpu_s(self) -> float:
-        """Return the processor seconds that it used."""
+        """Return the CPU time that the process has used, in seconds."""
         return self._asked("cpu")
 
     def _asked(self, what: str) -> float:
@@ -64,7 +65,7 @@ class SimulatedScm:
         return float(line)
 
     def kill(self) -> None:
-        """SIGKILL: no handler, no flush, no goodbye."""
+        """Send SIGKILL, and wait for the end of the process."""
         self.process.send_signal(signal.SIGKILL)
         self.process.communicate(30)
 

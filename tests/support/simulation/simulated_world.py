@@ -1,13 +1,13 @@
-"""The common base of simulated datanodes: time, chance, and the judgement of all commands.
+"""The common base of simulated datanodes: time, random numbers, and checks of all commands.
 
-Each promise is checked where it could be broken:
+Each guarantee of the control plane is checked at the time when it could be violated:
 
-- When a delete arrives, another good copy of that index exists, as far as the control plane can
-  know.
+- When a delete command arrives, another good copy of the same index exists, according to the facts
+  that the control plane can know.
 - When the delete removes a replica, that copy still exists, and the container can still be read.
-- When a reconstruction arrives, no other datanode is rebuilding the same shards, or has rebuilt
-  them.
-- When a heartbeat is answered, no datanode and not the cluster exceeds its limits.
+- When a reconstruct command arrives, no other datanode is rebuilding the same shards, or has
+  rebuilt them.
+- When a heartbeat is answered, neither a datanode nor the cluster exceeds its limits.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ GOOD_ROOT: Final = 7
 
 
 class WatchedTask(Protocol):
-    """A command that a datanode is carrying out."""
+    """A command in the queue of a simulated datanode."""
 
     command: scm_pb2.Command
 
     @property
     def kind(self) -> str:
-        """The field of the command that is set."""
+        """The type of the command: the name of the field that is set."""
 
     @property
     def made_count(self) -> int:
-        """How many replicas come of it."""
+        """The number of replicas that the command makes."""
 
 
 class WatchedNode(Protocol):
@@ -55,7 +55,7 @@ class WatchedNode(Protocol):
 
     @property
     def tasks(self) -> Mapping[int, WatchedTask]:
-        """Its commands, by command id."""
+        """The commands of the datanode, by command id."""
 
 
 Node = TypeVar("Node", bound=WatchedNode)
@@ -63,7 +63,8 @@ Node = TypeVar("Node", bound=WatchedNode)
 
 @dataclass
 class World(Generic[Node]):
-    """The recorded facts about commands, and every broken promise with its time."""
+    """The state that all simulated datanodes share, counts of commands, and the violated guarantees
+    (`broken`) with their times."""
 
     seed: int
     in_flight_limit: int = 0  # limit on replicas in flight; 0 = none
@@ -81,7 +82,7 @@ class World(Generic[Node]):
     first_order_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Start the random sequence."""
+        """Seed the random numbers."""
         nowhere = grpc.insecure_channel("localhost:0")
         self.stub = Stub(nowhere, SCM)
         self.chance = random.Random(self.seed)
@@ -89,12 +90,12 @@ class World(Generic[Node]):
         self._coming_count = 0
 
     def is_lost(self) -> bool:
-        """Return True if this message is lost."""
+        """Return True at random, with `loss_percent`: the present message is then lost."""
         return self.chance.randrange(100) < self.loss_percent
 
     def judge_order(self, node: WatchedNode, command: scm_pb2.Command, kind: str) -> None:
-        """Add a command to the digest, which must be the same for the same seed, and judge a
-        delete."""
+        """Check a command that arrives at a datanode, and add it to the digest of all commands. The
+        digest must be the same for the same seed."""
         inner = getattr(command, kind)
         mine = node.replicas.get(getattr(inner, "container_id", 0))
         if kind == "delete" and mine is not None and is_good(mine) and not mine.is_empty:
@@ -147,7 +148,7 @@ class World(Generic[Node]):
             self._note(f"the last good {container_id}#{mine.replica_index} was removed")
 
     def judge_load(self, node: WatchedNode) -> None:
-        """Compare the commands of a datanode, and those of all datanodes together, with the
+        """Check that the commands of a datanode, and of all datanodes together, do not exceed the
         limits."""
         self.counts["heartbeats judged"] += 1
         held = Counter(task.kind for task in node.tasks.values())
@@ -162,7 +163,8 @@ class World(Generic[Node]):
         self._compare("in flight", self._coming_count, self.in_flight_limit, node)
 
     def note_coming(self, node: WatchedNode) -> None:
-        """Count the replicas that this datanode was ordered to make; 0 when it is dead."""
+        """Update the total number of replicas that are being made, with the commands of this
+        datanode. A dead datanode counts as 0."""
         count = sum(task.made_count for task in node.tasks.values()) if node.is_alive else 0
         self._coming_count += count - self._coming.get(node.datanode_id, 0)
         self._coming[node.datanode_id] = count
@@ -180,7 +182,7 @@ class World(Generic[Node]):
         return [self.nodes[name] for name in names if name != without]
 
     def _spare_count(self, container_id: int, *, without: str) -> int:
-        """Return how many good copies on other nodes answer now.
+        """Return the number of good copies on living nodes other than `without`.
 
         For an erasure-coded container, return the number of different shards minus the number
         needed for a read, plus one. The container can be read if the result is at least 1.
@@ -198,8 +200,9 @@ class World(Generic[Node]):
     ) -> bool:
         """Return True if another datanode has a good copy of the same index.
 
-        With `is_knowable`, use what the control plane can know. Then a node that fell silent
-        recently counts, and so does a replica that became bad and is not reported yet.
+        With `is_knowable`, judge by the facts that the control plane can know. Then a node that
+        became silent less than `believed_s` ago counts, and so does a replica that has been damaged
+        and whose damage is not reported yet.
         """
         for node in self._others(mine.container_id, without):
             replica = node.replicas[mine.container_id]
@@ -225,7 +228,7 @@ def replica_report(
     is_empty: bool = False,
     bcsid: int = 5,
 ) -> container_pb2.ReplicaReport:
-    """Build a replica."""
+    """Return the report of a replica with the good root."""
     tree = container_pb2.TreeSummary(
         algorithm=container_pb2.TREE_XXH3_64, root=GOOD_ROOT, generation=1, block_count=1
     )

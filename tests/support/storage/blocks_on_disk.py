@@ -9,8 +9,8 @@ from tools.demo.damage_choice import replica_root
 def newest_block(cluster: Cluster, index: int, container_id: int) -> Path:
     """Return the file of the newest block of a replica on agent `index`.
 
-    A client reads neither of the others: older blocks, left by a write that was started again
-    elsewhere, and another replica of the same container that is arriving.
+    Only this block is read by clients. Older blocks may remain from a write that was restarted
+    elsewhere, and the files of an arriving replica of the container are not looked up.
     """
     files = replica_root(cluster, index, container_id).glob("chunks/*.block")
     return max(files, key=lambda file: int(file.stem))
