@@ -16,7 +16,7 @@ from agent.commands.command_queue import Task, TaskLimits, TaskPriority, TaskQue
 
 
 def answer(statements: Sequence[str]) -> list[str]:
-    """Return the queue's answer to a scenario."""
+    """Run a scenario on a task queue; return the queue's answers as lines of text."""
     world = _World()
     for statement in statements:
         world.do(statement.split())
@@ -31,7 +31,7 @@ class _World:
         self.said: list[str] = []
 
     def do(self, words: list[str]) -> None:
-        """Carry out one statement."""
+        """Execute one statement of a scenario."""
         match words:
             case ["limits", *rest]:
                 self.queue.set_limits(limits(" ".join(rest)))
@@ -69,7 +69,7 @@ class _World:
 
 
 def limits(text: str) -> TaskLimits:
-    """Read limits."""
+    """Return the limits that a text such as `2 running, 5 waiting, reconcile 1` gives."""
     numbers: dict[str, int] = {}
     shares: dict[str, int] = {}
     for part in text.split(", "):
@@ -88,7 +88,7 @@ def limits(text: str) -> TaskLimits:
 
 
 def task(kind: str, key: str, rest: list[str]) -> Task:
-    """Read a task."""
+    """Return the task that the words of a `submit` statement describe."""
     words = list(rest)
     fields: dict[str, object] = {}
     while words:

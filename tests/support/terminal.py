@@ -1,6 +1,4 @@
-"""Runs `suture` on a pseudo terminal: the test reads what it prints, up to its question, and
-answers.
-"""
+"""Runs `suture` on a pseudo terminal, so that a test can read its question and answer it."""
 
 import os
 import pty
@@ -15,7 +13,7 @@ WAIT_S = 60.0
 
 
 class Terminal:
-    """One command that asks for confirmation."""
+    """A running command that asks for confirmation."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._command = [sys.executable, "-m", "agent.cli.start", *arguments]
@@ -23,7 +21,7 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """The text that was printed, without the terminal's line breaks."""
+        """The printed text, without the line breaks of the terminal."""
         return " ".join(self._text.split())
 
     def __enter__(self) -> "Terminal":

@@ -1,10 +1,10 @@
-"""Waits for conditions that other processes or threads bring about."""
+"""Waits for conditions that other processes or threads make true."""
 
 import time
 from collections.abc import Callable
 from threading import Event
 
-WAIT_S = 30.0  # trials of lost fields wait for a shorter time
+WAIT_S = 30.0  # `wire.trying` reduces it
 POLL_S = 0.02  # without a pause, the polling would slow down the other threads
 
 

@@ -1,9 +1,8 @@
-"""Division of the suite among several processes: which tests run in the same process, and which
-start first.
+"""Distributes the tests over several processes: which run in the same process, and which first.
 
-All tests of a file run in one process, because they share what its module sets up. Files that share
-a costly fixture, which lives as long as its process, also run in one process. The longest scopes
-start first, so that no process is left with a long file at the end.
+All tests of a file run in one process, because they share the setup of their module. Files that
+share a costly fixture also run in one process. Such a set of tests is a scope. The longest scopes
+start first, so that no process still runs a long file when the others are done.
 """
 
 from pathlib import Path
@@ -46,7 +45,7 @@ TOGETHER: Final = {
         "tests/unit/spark_verify/test_scans.py",
     ),
 }
-"""Files that use one fixture of the whole session, by what they share."""
+"""Files that share a fixture of the session, by a name of this fixture."""
 
 FIRST: Final = (
     "one Spark session",
@@ -68,15 +67,15 @@ def scope_of(nodeid: str) -> str:
 
 
 def turn_of(nodeid: str) -> int:
-    """Return the position of a test's scope; the lowest starts first."""
+    """Return the position of a test's scope in `FIRST`. Lower positions start earlier."""
     scope = scope_of(nodeid)
     turns = (turn for turn, first in enumerate(FIRST) if f"{scope}/".startswith(f"{first}/"))
     return next(turns, len(FIRST))
 
 
 def worker_count(paths: list[str]) -> int:
-    """Return how many processes run `paths`. A few files are finished before a second process has
-    started."""
+    """Return the number of worker processes for `paths`. If all are single files, return 0 (no
+    worker), because they would be finished before a second process has started."""
     return 0 if all(Path(path.partition("::")[0]).is_file() for path in paths) else WORKERS
 
 

@@ -43,7 +43,7 @@ QUICK = PeerTimeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
 
 
 class Datanode:
-    """One datanode: a store below `path`, and its server after `serve` was called."""
+    """A datanode: a store below `path`, and after a call of `serve`, its server."""
 
     def __init__(
         self,
@@ -82,7 +82,8 @@ class Datanode:
         known: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """Start the server on a free port of loopback. `reading` replaces the handlers that read
-        replicas, for a dishonest datanode. `threads` are those of an agent."""
+        replicas, for example to simulate a dishonest datanode. `threads` is the thread pool for
+        calls; without it, a small executor is used."""
         self.built = build_server(
             self.groups(reading, limits, recoveries),
             "127.0.0.1:0",
@@ -140,7 +141,7 @@ class Datanode:
         self.replica.close()
 
     def scan(self, container_id: ContainerId = CONTAINER) -> None:
-        """Scan as the agent does."""
+        """Scan a replica as the agent does. Fail if the result is not committed."""
         report = self.replica.scan(container_id)
         assert report.committed, report.tripped_reason
 
@@ -151,8 +152,8 @@ class Datanode:
         deletes: ConfirmedDeletes | None = None,
         prove: Prove | None = None,
     ) -> Reconciler:
-        """Return a reconciler of this datanode. `deletes` are those that the control plane
-        confirms. Without `prove`, it reads the whole replica after a repair."""
+        """Return a reconciler of this datanode. `deletes` are the deletes that the control plane
+        confirms. If `prove` is None, the reconciler reads the complete replica after a repair."""
         return Reconciler(
             self.replica.store,
             self.replica.leases,
@@ -214,19 +215,20 @@ class Datanode:
 
 
 class CountingReads(ReadHandlers):
-    """The real handlers; they record which chunks were requested."""
+    """The real handlers that read replicas. They also record the requested chunks."""
 
     def __init__(self, datanode: Datanode) -> None:
         super().__init__(datanode.replica.store, limits=LIMITS)
         self.datanode = datanode
 
     def ReadChunk(self, request):  # type: ignore[no-untyped-def]
-        """Note the chunk, then serve it."""
+        """Record the requested chunk, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         yield from super().ReadChunk(request)
 
     def ReadChunks(self, request):  # type: ignore[no-untyped-def]
-        """Serve each chunk by `ReadChunk`, whatever its result is."""
+        """Serve each requested chunk by a call of `ReadChunk`, so that subclasses only override
+        that method. Errors become results of their chunks."""
         answer = datanode_pb2.ReadChunksResponse()
         for key in request.chunks:
             block_id = container_pb2.BlockId(
@@ -253,14 +255,14 @@ class CountingReads(ReadHandlers):
 
 
 def scan_steps(datanode: Datanode, container_id: ContainerId) -> Iterator[ScanStep]:
-    """Scan, and yield the result as the only step."""
+    """Scan a replica completely, and yield the result as the only step."""
     report = scan_container(datanode.replica.tools, container_id)
     yield ScanStep(report.bytes_read, report.bytes_read, report.commit)
 
 
 @contextmanager
 def dialled(datanodes: Sequence[Datanode]) -> Iterator[dict[str, Peer]]:
-    """Yield peers by datanode id."""
+    """Connect to datanodes; yield the peers by datanode id."""
     peers = {one.datanode_id: Peer(one.address, timeouts=QUICK) for one in datanodes}
     try:
         yield peers

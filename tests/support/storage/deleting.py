@@ -1,4 +1,4 @@
-"""Deletes of blocks, as an order of the control plane carries them out."""
+"""Deletes blocks in the way in which a command of the control plane is executed."""
 
 from collections.abc import Iterable
 
@@ -9,5 +9,5 @@ from merkle.replica import BlockId, ContainerId
 def remove_blocks(
     store: ReplicaStore, container_id: ContainerId, block_ids: Iterable[BlockId]
 ) -> int:
-    """Delete blocks of a closed replica; return how many were there."""
+    """Delete blocks of a closed replica; return how many of them existed."""
     return len(store.free_blocks(container_id, set(block_ids)).checked().freed)

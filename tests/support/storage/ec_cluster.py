@@ -1,4 +1,5 @@
-"""A container in shards, each on a datanode of its own: real stores, real servers, one process."""
+"""An erasure-coded container with each shard on its own datanode, all in one process, with real
+stores and servers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ CONTAINER = ContainerId(5)
 WINDOW_BYTES = 1024
 RECOVERING_TIMEOUT_S = 300.0
 SLOW_S = 0.5
-PATIENCE_S = 60.0  # so long that a busy machine makes no source slow
+PATIENCE_S = 60.0  # long enough that no source counts as slow on a busy machine
 
 
 def described(offset: int, data: bytes) -> ChunkInfo:
@@ -39,8 +40,8 @@ def described(offset: int, data: bytes) -> ChunkInfo:
 
 
 def shard_block(made: EncodedGroup, block_id: int, index: int, *, recorded: bool) -> BlockData:
-    """Return the block of one shard. With `recorded`, it has stripe checksums if its index stores
-    them."""
+    """Return the row of a block group's block in one shard. With `recorded`, the first shard and
+    the parity shards also have the checksums of stripes."""
     scheme = made.group.scheme
     stripes = [
         {i: described(stripe * scheme.cell_bytes, cell) for i, cell in cells.items() if cell}
@@ -62,8 +63,8 @@ def write_shard(
     container_id: ContainerId = CONTAINER,
     last_bcsid: int = 0,
 ) -> None:
-    """Write one shard of every group as a client does, and close the container at `last_bcsid`. If
-    the shard has fewer commits, the replica becomes QUASI_CLOSED."""
+    """Write one shard of each group as a client does, and close the replica at `last_bcsid`. If the
+    shard has fewer commits, it becomes QUASI_CLOSED. If `last_bcsid` is 0, closing is forced."""
     store.create_container(container_id, replica_index=index)
     for block_id, made in groups.items():
         block = shard_block(made, block_id, index, recorded=recorded)
@@ -83,7 +84,7 @@ def groups_of(scheme: Scheme, lengths_bytes: Iterable[int]) -> dict[int, Encoded
 
 
 class RecoveringDatanode(Datanode):
-    """A datanode on which reconstructions may write. It counts the requested scans."""
+    """A datanode that accepts the writes of reconstructions. It counts the requested scans."""
 
     def __init__(self, datanode_id: str, path: Path) -> None:
         super().__init__(datanode_id, path)
@@ -98,7 +99,7 @@ class RecoveringDatanode(Datanode):
 
     @property
     def store(self) -> ReplicaStore:
-        """The store."""
+        """The store of the datanode."""
         return self.replica.store
 
 
@@ -115,7 +116,8 @@ class EcCluster:
         recorded: bool = True,
         instead: Mapping[int, Mapping[int, EncodedGroup]] = MappingProxyType({}),
     ) -> None:
-        """`instead` maps an index to groups; that shard is written from these groups instead."""
+        """Create all datanodes, and write the shards. `instead` has groups by index: the shard of
+        such an index is written from these groups, so that it has other bytes."""
         path.mkdir(parents=True, exist_ok=True)
         self.scheme = scheme
         self.groups = groups_of(scheme, lengths_bytes)
@@ -129,12 +131,13 @@ class EcCluster:
         self._peers: dict[str, Peer] = {}
 
     def serve(self, **reading: Callable[[Datanode], ReadHandlers]) -> None:
-        """Start all servers. `reading` replaces the handlers of dishonest ones, as `dn3=...`."""
+        """Start all servers. An argument such as `dn3=...` replaces the handlers that read replicas
+        on datanode 3."""
         for index, node in self.nodes.items():
             node.serve(reading.get(f"dn{index}"), recoveries=node.recoveries)
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop the servers, and close the connections and the stores."""
         self.executor.shutdown()
         for peer in self._peers.values():
             peer.close()
@@ -142,17 +145,18 @@ class EcCluster:
             node.close()
 
     def peer(self, datanode: NodeAddress) -> Peer:
-        """Return the connection to a datanode; it is opened once."""
+        """Return the connection to a datanode. It is opened on the first call."""
         fresh = Peer(datanode.address, datanode_id=datanode.datanode_id, timeouts=QUICK)
         return self._peers.setdefault(datanode.address, fresh)
 
     def shard(self, node: int, index: int) -> ShardLocation:
-        """Return the shard `index` at datanode `node`."""
+        """Return the location of the shard `index` on datanode `node`."""
         datanode = self.nodes[node]
         return ShardLocation(datanode.datanode_id, datanode.address, index)
 
     def order(self, lost: Sequence[int], *, sources: Iterable[int] = ()) -> RebuildTask:
-        """Return the order to rebuild `lost` on the spare datanodes."""
+        """Return the task to reconstruct the shards `lost` on the spare datanodes, from the indexes
+        `sources`, or from all other shards."""
         left = list(sources) or [index for index in self.scheme.indexes if index not in lost]
         spares = range(self.scheme.shard_count + 1, len(self.nodes) + 1)
         return RebuildTask(
@@ -171,7 +175,7 @@ class EcCluster:
         needed: Needed | None = None,
         slow_s: float = PATIENCE_S,
     ) -> Reconstruction:
-        """Carry out a reconstruction."""
+        """Run a reconstruction task; return its result."""
         coordinator = ReconstructionCoordinator(
             self.executor,
             self.peer,
@@ -192,8 +196,8 @@ class EcCluster:
         is_scanned: bool = False,
         scan: Callable[[ContainerId], object] | None = None,
     ) -> ReconcileResult:
-        """Scan one shard, unless that was done, and repair it from others. `scan` replaces the real
-        scan that judges the result."""
+        """Scan one shard, unless `is_scanned`, and repair it from the shards on `peers`. `scan`
+        replaces the real scan after the repair."""
         node = self.nodes[index]
         if not is_scanned:
             node.scan(CONTAINER)
@@ -209,7 +213,7 @@ class EcCluster:
         return mender.repair(CONTAINER, self.scheme, others, stop=stop)
 
     def verify_parity(self) -> ParityReport:
-        """Scrub the parity of the container."""
+        """Verify the parity of the container; return the report."""
         shards = [self.shard(index, index) for index in self.scheme.indexes]
         return verify_parity(CONTAINER, self.scheme, shards, self.peer, self.executor)
 
@@ -260,7 +264,7 @@ def flip(node: RecoveringDatanode, block_id: int, at: int) -> None:
 
 
 def wrong_shard(scheme: Scheme) -> dict[int, dict[int, EncodedGroup]]:
-    """Shard 3 with wrong bytes in its second stripe, written with checksums that match these
-    bytes."""
+    """Return an `instead` argument of `EcCluster`: shard 3 has a wrong byte in its second stripe,
+    with matching checksums."""
     made = groups_of(scheme, [50_000])[1]
     return {3: {1: altered(made, 1, 3)}}

@@ -18,7 +18,7 @@ SMALL_SCHEMES = (
 
 @dataclass(frozen=True)
 class EncodedGroup:
-    """A group with its data, and every cell of every stripe by index."""
+    """A block group with its data, and for each stripe, its cells by index."""
 
     group: BlockGroup
     data: bytes
@@ -26,7 +26,7 @@ class EncodedGroup:
 
 
 def encoded_group(scheme: Scheme, length_bytes: int, *, seed: int = 1) -> EncodedGroup:
-    """Return a group of pseudo-random data, encoded."""
+    """Return a block group of pseudo-random data, with its parity cells."""
     group = BlockGroup(scheme, length_bytes)
     data = random.Random(seed).randbytes(length_bytes)
     stripes = []
@@ -58,6 +58,6 @@ def lengths_bytes(scheme: Scheme) -> dict[str, int]:
 
 
 def cut_group(made: EncodedGroup, stripe_count: int) -> EncodedGroup:
-    """Return a group of which only the first stripes were written."""
+    """Return a block group that has only the first stripes of `made`."""
     group = BlockGroup(made.group.scheme, stripe_count * made.group.scheme.stripe_bytes)
     return EncodedGroup(group, made.data[: group.length_bytes], made.stripes[:stripe_count])

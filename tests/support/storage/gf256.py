@@ -8,7 +8,7 @@ POLYNOMIAL = 0x11D  # x^8 + x^4 + x^3 + x^2 + 1
 
 
 def times(left: int, right: int) -> int:
-    """Multiply as polynomials over GF(2), modulo POLYNOMIAL."""
+    """Return the product of two numbers as polynomials over GF(2), modulo POLYNOMIAL."""
     result = 0
     while right:
         if right & 1:
@@ -32,7 +32,8 @@ def cauchy_rows(data_count: int, parity_count: int) -> list[list[int]]:
 
 
 def parity_of(rows: Sequence[Sequence[int]], data_cells: Sequence[bytes]) -> list[bytes]:
-    """Return the parity cells; a short data cell is padded with zeros."""
+    """Return the parity cells of data cells. Data cells that are too short are padded with
+    zeros."""
     length = max(map(len, data_cells))
     columns = list(zip(*(cell.ljust(length, b"\0") for cell in data_cells), strict=True))
     products = {c: bytes(times(c, value) for value in range(256)) for row in rows for c in row}

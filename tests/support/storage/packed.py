@@ -35,7 +35,8 @@ TWO = BlockId(2)
 
 @contextmanager
 def packed_pair(path: Path) -> Iterator[Pair]:
-    """Two datanodes. The target has packed the blocks that the source sent."""
+    """Yield two datanodes. The target received a replica from the source, and stored the small
+    blocks in a pack."""
     with serving_pair(path, packed_count_min=5) as made:
         replica = made.source.replica
         replica.store.create_container(CONTAINER)
@@ -50,7 +51,7 @@ def packed_pair(path: Path) -> Iterator[Pair]:
 
 
 def pack_of(datanode: Datanode) -> Path:
-    """Return the pack of the replica."""
+    """Return the path of the replica's pack."""
     return datanode.replica.store.paths(CONTAINER).pack
 
 
@@ -74,7 +75,7 @@ def contents(datanode: Datanode) -> dict[int, bytes]:
 
 
 def damage(datanode: Datanode, block_id: int, new: bytes = b"!") -> None:
-    """Overwrite the first bytes of a packed block without the store."""
+    """Overwrite the first bytes of a packed block in the pack file, bypassing the store."""
     fd = os.open(pack_of(datanode), os.O_RDWR)
     try:
         os.pwrite(fd, new, place_of(datanode, block_id).offset)
@@ -83,13 +84,14 @@ def damage(datanode: Datanode, block_id: int, new: bytes = b"!") -> None:
 
 
 def findings(datanode: Datanode) -> list[tuple[int, DamageFault]]:
-    """Scan, and return the findings."""
+    """Scan the replica; return the block id and the fault of each finding."""
     datanode.scan()
     return [(one.block_id, one.fault) for one in datanode.replica.store.findings(CONTAINER)]
 
 
 def mended(pair: Pair, state: ReplicaState = ReplicaState.CLOSED) -> int:
-    """Reconcile the target with the source; return how many chunks it fetched."""
+    """Reconcile the target with the source; return the number of fetched chunks. Fail if the
+    replica is not equal to the source's and without findings afterwards."""
     before = len(pair.source.reads)
     result = pair.target.reconcile([pair.source])
     assert ReconcileVerdict.CONVERGED is result.result, result
@@ -109,8 +111,8 @@ def problems(pair: Pair) -> dict[str, str]:
 
 @contextmanager
 def packed_rows(pair: Pair) -> Iterator["lmdb.Transaction[bytes]"]:
-    """Change packed rows of the target as another process would. The store is closed during that
-    time."""
+    """Yield a transaction on the packed rows of the target. The store is closed during the block,
+    as if another process changed the rows."""
     pair.target.replica.close()
     path = pair.path / "b" / "hdds" / CLUSTER / "db"
     with lmdb.open(str(path), max_dbs=16, map_size=MAP_BYTES) as environment:

@@ -1,4 +1,4 @@
-"""A replica that one datanode pushes to another, and its stream, message by message."""
+"""Two datanodes, of which one pushes a replica to the other, and the messages of this push."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,14 +22,14 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A datanode with a replica, and one without."""
+    """A datanode with a replica (`source`), and a datanode without it (`target`)."""
 
     source: Datanode
     target: Datanode
     path: Path
 
     def target_is_untouched(self) -> None:
-        """Assert that the target has nothing of the replica, and has reserved no space."""
+        """Assert that the target has no part of the replica, and no reserved space."""
         store = self.target.replica.store
         assert [] == store.replica_ids()
         layout = store.volume_set.working[0].layout
@@ -49,14 +49,14 @@ class Counting:
     count: int = 0
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
-        """Begin the work."""
+        """Count the work, and submit it to the executor."""
         self.count += 1
         return self.executor.submit(work, *arguments)
 
 
 @contextmanager
 def serving_pair(path: Path, *, packed_count_min: int = PACKED_COUNT_MIN) -> Iterator[Pair]:
-    """Two datanodes that serve; the source has no replica yet."""
+    """Yield two datanodes that serve. The source has no replica yet."""
     source, target = (
         Datanode(f"dn-{name}", path / name, packed_count_min=packed_count_min) for name in "ab"
     )
@@ -70,7 +70,7 @@ def serving_pair(path: Path, *, packed_count_min: int = PACKED_COUNT_MIN) -> Ite
 
 
 def put_mixed(source: Datanode) -> None:
-    """Make a closed replica of one large and four small blocks."""
+    """Create a closed replica with one large and four small blocks on the source."""
     replica = source.replica
     replica.store.create_container(CONTAINER)
     replica.put(1, 2 * MIB, 100_000)
@@ -89,19 +89,21 @@ def exported(source: Datanode) -> ReplicaExport:
 
 
 def decoded(source: Datanode) -> Iterator[pb.ImportPart]:
-    """Yield the messages of the source's replica."""
+    """Yield the messages in which the source's replica is pushed."""
     for part in exported(source).stream():
         yield pb.ImportPart.FromString(part)
 
 
 def encoded(messages: list[pb.ImportPart]) -> Iterator[ImportMessage]:
-    """Yield messages as a sender that encodes them in protobuf's own order would send them."""
+    """Yield messages as the importer receives them, encoded with protobuf's standard field
+    order."""
     for message in messages:
         yield read_part(message.SerializeToString())
 
 
 def refused(pair: Pair, parts: list[pb.ImportPart]) -> str:
-    """Return the code with which a stream is refused; assert that nothing of it remains."""
+    """Import a stream, which must be refused; return the error code. Fail if a part of the replica
+    remains on the target."""
     with pytest.raises(RefusedError) as refusal:
         pair.target.importer.receive(encoded(parts))
     pair.target_is_untouched()

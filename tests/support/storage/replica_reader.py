@@ -1,8 +1,9 @@
 """A replica in memory that a scan can read, and that can return wrong data, fail or change during a
 read.
 
-`MemoryReplica` is the medium; change its fields to damage it. The wrappers at the end are between
-the medium and the scan: a host whose memory flips bits, or a disk whose sectors fail.
+`MemoryReplica` stands for the disk; tests change its fields to damage it. The wrappers at the end
+are between the disk and the scan. They simulate a host whose memory flips bits, or a disk whose
+sectors fail.
 """
 
 import errno
@@ -39,12 +40,13 @@ def chunk_of(
 
 
 def noise(length_bytes: int, seed: int = 1) -> bytes:
-    """Return random bytes, which do not occur anywhere else by accident."""
+    """Return pseudo-random bytes, which depend only on the seed and do not occur anywhere else by
+    accident."""
     return Random(seed).randbytes(length_bytes)
 
 
 class MemoryReplica:
-    """The medium: rows and files by block id, and the other objects in the directory."""
+    """A replica in memory: rows and files by block id, and the other objects in its directory."""
 
     def __init__(self) -> None:
         self.rows: dict[int, bytes] = {}
@@ -100,7 +102,7 @@ class MemoryReplica:
 
 
 class MemoryBlock:
-    """An open file of the medium."""
+    """An open block file of a `MemoryReplica`."""
 
     def __init__(self, replica: MemoryReplica, block_id: int) -> None:
         self._replica, self._block_id = replica, block_id
@@ -205,7 +207,7 @@ class AlteredReader(MemoryReader):
 
 
 def failing(number: int, times: int = 1_000_000) -> Alter:
-    """Return a read that raises OSError(number) the first `times` times."""
+    """Return a read function that raises OSError(number) on its first `times` calls."""
     left = [times]
 
     def read(data: bytes) -> bytes:
@@ -218,7 +220,7 @@ def failing(number: int, times: int = 1_000_000) -> Alter:
 
 
 def flipping(seed: int, share: float = 1.0) -> Alter:
-    """Return a memory that flips one random bit of what is read, in `share` of the reads."""
+    """Return a read function that flips one random bit of the data, in a `share` of the reads."""
     random = Random(seed)
 
     def read(data: bytes) -> bytes:
@@ -239,7 +241,7 @@ def scan(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> ScanOutcome:
-    """Scan with defaults for everything that the test does not set."""
+    """Scan a replica, with defaults for the arguments that a test does not set."""
     return scan_replica(
         reader,
         algorithm=algorithm,

@@ -1,6 +1,6 @@
 """A real store with a closed replica of a few blocks, and functions that damage its files.
 
-The damage is made outside of the store, to the files and rows themselves.
+The functions change the files and rows directly, bypassing the store.
 """
 
 import os
@@ -28,7 +28,7 @@ MAP_BYTES = 64 * 1024**2
 
 
 class StoredReplica:
-    """One datanode's store below `path`. Its container 1 is closed and intact."""
+    """The store of a datanode below `path`. After `create`, container 1 is closed and intact."""
 
     def __init__(
         self,
@@ -89,11 +89,12 @@ class StoredReplica:
     # damaging, as the world does
 
     def file(self, block_id: int, container_id: ContainerId = CONTAINER) -> Path:
-        """Return a block's file."""
+        """Return the path of a block's file."""
         return self.store.paths(container_id).block_file(BlockId(block_id))
 
     def overwrite(self, block_id: int, at: int, data: bytes) -> None:
-        """Write into a block file through the page cache, which then also has the damage."""
+        """Overwrite bytes of a block file with a normal write, so that the page cache has the
+        damage, too."""
         fd = os.open(self.file(block_id), os.O_RDWR)
         try:
             assert len(data) == os.pwrite(fd, data, at)
@@ -106,18 +107,18 @@ class StoredReplica:
         self.overwrite(block_id, at, bytes([byte ^ 1]))
 
     def delete_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
-        """Remove a block's metadata row without the store."""
+        """Remove a block's metadata row, bypassing the store."""
         self._alter_row(block_id, container_id, lambda _: None)
 
     def lose_index(self) -> None:
-        """Remove the whole index of the volume. The next start loads the replicas that have a
-        descriptor."""
+        """Remove the index of the volume, and open the store again. The store then loads the
+        replicas that have a descriptor."""
         self.store.close()
         shutil.rmtree(self.path / "hdds" / CLUSTER / "db")
         self.reopen()
 
     def damage_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
-        """Flip one bit of a block's metadata row without the store."""
+        """Flip one bit of a block's metadata row, bypassing the store."""
 
         def flipped(row: bytes) -> bytes:
             middle = len(row) // 2
@@ -126,8 +127,8 @@ class StoredReplica:
         self._alter_row(block_id, container_id, flipped)
 
     def rewrite(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
-        """Change the first chunk of a block and its row, so that they match: wrong bytes that
-        verify."""
+        """Change the first chunk of a block, and the checksums in its row. The block then has wrong
+        bytes that match its row."""
 
         first, *rest = self.store.view(container_id).block(BlockId(block_id)).chunks
         data = noise(first.length_bytes, 666)
@@ -143,7 +144,8 @@ class StoredReplica:
     def _alter_row(
         self, block_id: int, container_id: ContainerId, alter: Callable[[bytes], bytes | None]
     ) -> None:
-        """Open the index as another process would. The store is closed during that time."""
+        """Replace a block's row by the result of `alter`; None = remove the row. The store is
+        closed meanwhile, as if another process changed the index."""
         self.store.close()
         path = self.path / "hdds" / CLUSTER / "db"
         with lmdb.open(str(path), max_dbs=16, map_size=MAP_BYTES) as environment:
@@ -173,17 +175,18 @@ class StoredReplica:
     # scanning
 
     def scan(self, container_id: ContainerId = CONTAINER) -> ScanReport:
-        """Scan as the agent does."""
+        """Scan a replica as the agent does; return the report."""
         return scan_container(self.tools, container_id)
 
 
 def noise(length_bytes: int, seed: int) -> bytes:
-    """Return random bytes, which do not occur anywhere else by accident."""
+    """Return pseudo-random bytes, which depend only on the seed and do not occur anywhere else by
+    accident."""
     return Random(seed).randbytes(length_bytes)
 
 
 def opened(path: Path) -> Iterator[StoredReplica]:
-    """Yield a store with container 1 closed and intact: the body of a fixture."""
+    """Yield a store with container 1 closed and intact. Fixtures use this as their body."""
     replica = StoredReplica(path)
     replica.create()
     yield replica

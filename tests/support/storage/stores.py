@@ -39,7 +39,8 @@ WINDOW_BYTES = 4096
 
 
 def options_of_test(**changes: object) -> StoreOptions:
-    """Options for small disks and a clock that does not advance."""
+    """Return store options for small disks, with a clock that does not advance. `changes` override
+    them."""
     values: dict[str, object] = {
         "reserve_bytes": 0,
         "lmdb_map_bytes": 64 * 1024**2,
@@ -50,7 +51,8 @@ def options_of_test(**changes: object) -> StoreOptions:
 
 @contextmanager
 def private_directory() -> Iterator[Path]:
-    """A directory in memory if there is such a file system, otherwise on disk."""
+    """Yield a temporary directory, in memory if /dev/shm has enough free space, otherwise on
+    disk."""
     has_room = (
         os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_FREE_MIN_BYTES
     )
@@ -62,7 +64,7 @@ def private_directory() -> Iterator[Path]:
 def open_store(
     path: Path, *, volume_count: int = 1, options: StoreOptions | None = None
 ) -> ReplicaStore:
-    """Open the datanode whose volumes are `path`/v0, v1, ..."""
+    """Open and return the store of a datanode with the volumes `path`/v0, `path`/v1, ..."""
     path.mkdir(exist_ok=True)
     return ReplicaStore.open(
         [path / f"v{number}" for number in range(volume_count)],
@@ -81,7 +83,8 @@ def commit_scan(
     complete: bool,
     base_generation: int | None = None,
 ) -> ScanCommit:
-    """Commit the result of a scan, complete or stopped, that began now or at a given generation."""
+    """Commit the result of a scan. The scan was complete if `complete`, otherwise stopped. It began
+    at `base_generation` of the tree, or now if that is None."""
     base = store.begin_scan(container_id)
     if base_generation is not None:
         base = replace(base, generation=base_generation)
@@ -107,7 +110,7 @@ def chunk_of(
 
 
 def bare_chunk(data: bytes, offset: int = 0) -> ChunkInfo:
-    """Return a description of `data` without any checksum; the store computes it."""
+    """Return a description of `data` without checksums, which the store then computes."""
     return ChunkInfo(offset, len(data), None, 0, b"")  # type: ignore[arg-type]
 
 
@@ -170,7 +173,7 @@ def damage(
     fault: DamageFault = DamageFault.CHUNK_CHECKSUM,
     verdict: Verdict = Verdict.CORRUPT,
 ) -> ScanFinding:
-    """A finding as a scan reports it."""
+    """Return a finding as a scan would report it."""
     return ScanFinding(
         container_id=ContainerId(container_id),
         verdict=verdict,
@@ -199,14 +202,15 @@ def quarantined(path: Path) -> dict[tuple[int, int], bytes]:
 
 
 def flip_bit(path: Path, offset: int) -> None:
-    """Change one bit of a file without the store."""
+    """Flip one bit of a file, bypassing the store."""
     data = bytearray(path.read_bytes())
     data[offset] ^= 0x10
     path.write_bytes(bytes(data))
 
 
 def lose_replica_row(store: ReplicaStore, *, all_rows: bool = False) -> None:
-    """Remove the index's row of container 1."""
+    """Remove the row of container 1 from the index; with `all_rows`, all rows about the
+    container."""
     index = store.volume_set.places[ContainerId(1)].index
     if all_rows:
         index.write(lambda rows: rows.delete_container(ContainerId(1)))
@@ -215,18 +219,18 @@ def lose_replica_row(store: ReplicaStore, *, all_rows: bool = False) -> None:
 
 
 def reopened(store: ReplicaStore, path: Path, volume_count: int = 1) -> ReplicaStore:
-    """Stop and start the datanode."""
+    """Close a store, and open it again as after a restart; return the new store."""
     store.close()
     return open_store(path, volume_count=volume_count)
 
 
 def check_clean(store: ReplicaStore, path: Path) -> None:
-    """Stop the datanode; its volume must pass fsck."""
+    """Close a store. Fail if fsck finds a problem on its first volume."""
     store.close()
     assert () == fsck(path / "v0", read_data=True).problems
 
 
 def state_of(store: ReplicaStore, container_id: ContainerId) -> object:
-    """Return everything of a replica that a refused request must not change."""
+    """Return the facts, rows and files of a replica, which a refused request must not change."""
     files = {path.name: path.read_bytes() for path in store.paths(container_id).chunks.iterdir()}
     return store.replica(container_id), store.view(container_id).blocks(), files

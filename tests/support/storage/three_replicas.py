@@ -60,7 +60,7 @@ WAYS: Final = {
 
 
 def content(block_id: int, index: int, length_bytes: int) -> bytes:
-    """Return the bytes of one chunk: the same in every run."""
+    """Return the bytes of a chunk, which are the same in every run."""
     return random.Random(f"{block_id}/{index}").randbytes(length_bytes)
 
 
@@ -110,14 +110,14 @@ class ThreeReplicas:
             store.close()
 
     def whole_volume(self) -> Path:
-        """Create a volume whose replica is intact; return it, closed."""
+        """Create a volume with an intact replica; return its path. No store has it open."""
         store = self._open("whole")
         self._fill(store)
         store.close()
         return self.root / "whole"
 
     def damaged_volume(self) -> Path:
-        """Create a volume whose replica has every damage of `WAYS`, found by a scan."""
+        """Create a volume whose replica has all damages of `WAYS`, and scan it; return its path."""
         store = self._open("victim")
         self._fill(store)
         root = store.paths(self.container_id).root
@@ -135,7 +135,7 @@ class ThreeReplicas:
         return self.root / "victim"
 
     def copy(self, template: Path, volume: Path) -> None:
-        """Put a copy of a volume into the directory where an agent will look for it."""
+        """Copy a volume into the directory that an agent uses as volume."""
         shutil.copytree(template, volume, dirs_exist_ok=True)
 
     def reconcile_command(self) -> scm_pb2.Command:

@@ -1,4 +1,4 @@
-"""A plain model of the changes of a tree: a perfect repair, deletes, a merge."""
+"""A simple model of changes to a tree: a perfect repair, deletes, and a merge."""
 
 from collections.abc import Iterable
 
@@ -16,9 +16,9 @@ def apply_divergence(
 ) -> Tree:
     """Return my tree after a perfect repair.
 
-    Deletes that peers claim are carried out only if they are confirmed; without confirmation
-    nothing is buried. The model knows no holes. That no chunk is written behind a hole is the duty
-    of the repairer, which takes the chunks of all peers together, in order.
+    Deletes that peers claim are executed only if they are confirmed. The model has no holes between
+    chunks. The repairer ensures that no chunk is written after a hole: it combines the chunks of
+    all peers, in order.
     """
     blocks = {int(mine.block_ids[index]): index for index in np.flatnonzero(~mine.deleted).tolist()}
     leaves = {
@@ -44,7 +44,8 @@ def apply_divergence(
 
 
 def rebuild(mine: Tree, leaves: dict[int, dict[int, Leaf]], tombstones: dict[int, int]) -> Tree:
-    """Return the tree of these blocks, with the algorithm and generation of `mine`."""
+    """Return the tree with these leaves and tombstones by block id, and with the algorithm and
+    generation of `mine`."""
     builder = TreeBuilder(mine.algorithm)
     for block_id, chunks in sorted(leaves.items()):
         builder.add_block(block_id)

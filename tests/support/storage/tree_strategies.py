@@ -18,7 +18,7 @@ WINDOW_BYTES = st.integers(1, 40)
 
 @st.composite
 def leaves(draw: st.DrawFn) -> list[Leaf]:
-    """Draw the leaves of one block, holes, overlaps and damage included."""
+    """Draw the leaves of one block. They may have holes, overlaps and damage."""
     offsets = draw(st.lists(st.integers(0, 6), unique=True, max_size=4))
     return [
         Leaf(offset * 10, draw(st.integers(1, 30)), draw(CHECKSUMS), draw(st.booleans()))
@@ -28,7 +28,7 @@ def leaves(draw: st.DrawFn) -> list[Leaf]:
 
 @st.composite
 def trees(draw: st.DrawFn, algorithm: Algorithm = Algorithm.XXH3_64) -> Tree:
-    """Draw any tree, even one that no real replica has but that code must survive."""
+    """Draw any tree, including trees that no real replica has. Code must not fail on them."""
     blocks = draw(st.dictionaries(BLOCK_IDS, leaves(), max_size=8))
     builder = TreeBuilder(algorithm)
     for block_id in sorted(blocks):
@@ -101,10 +101,11 @@ def estranged(draw: st.DrawFn) -> Estranged:
 
 @st.composite
 def true_leaves(draw: st.DrawFn) -> list[Leaf]:
-    """Draw a block as it was written: healthy, without holes.
+    """Draw the leaves of a block as it was written: healthy, without holes.
 
-    Its chunks have different checksums; xxh3_64 guarantees this by including the offset. Ozone's
-    crc32c does not: tests/unit/merkle/test_diff.py shows which differences that hides.
+    Its chunks have different checksums. With xxh3_64 this is always so, because a checksum includes
+    the offset. Ozone's crc32c does not; tests/unit/merkle/test_diff.py shows the differences that
+    crc32c does not detect for this reason.
     """
     drawn: list[Leaf] = []
     for _ in range(draw(st.integers(0, 3))):

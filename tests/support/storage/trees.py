@@ -44,7 +44,7 @@ def block(
 
 
 def rows_of(blocks: Sequence[BlockData]) -> list[tuple[BlockId, bytes]]:
-    """Return the index rows of the blocks."""
+    """Return the index rows of the blocks, as pairs of block id and encoded row."""
     return [(block.block_id, encode_block(block)) for block in blocks]
 
 

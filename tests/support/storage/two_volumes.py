@@ -1,4 +1,4 @@
-"""One datanode with volumes a and b, and the worker that empties a volume, without its loop."""
+"""One datanode with volumes a and b, and the worker that empties a volume. Tests call its steps."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ BLOCKS = 3
 
 
 class Killed(BaseException):
-    """Raised in place of a SIGKILL: no code after it runs."""
+    """Raised to simulate a SIGKILL. No product code catches it."""
 
 
 @dataclass
@@ -43,11 +43,11 @@ class Host:
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
-        """Make two volumes."""
+        """Open the volumes a and b."""
         self.open("a", "b")
 
     def open(self, *names: str) -> None:
-        """Open these volumes, as a start does."""
+        """Open a store on these volumes, as a start of the agent does."""
         options = StoreOptions(reserve_bytes=0, lmdb_map_bytes=MAP_BYTES)
         self.store = ReplicaStore.open(
             [self.at(name) for name in names],
@@ -82,12 +82,13 @@ class Host:
         return next(v.volume_id for v in self.store.volumes() if v.path == self.at(name))
 
     def restart(self, *names: str) -> None:
-        """Stop and start."""
+        """Close the store, and open it on these volumes (default: a and b)."""
         self.store.close()
         self.open(*(names or ("a", "b")))
 
     def lose_index(self, name: str) -> None:
-        """Stop, remove the index of a volume, and start. Replicas with a descriptor are loaded."""
+        """Remove the index of a volume while the store is closed. At the next start, the store
+        loads the replicas that have a descriptor."""
         self.store.close()
         shutil.rmtree(self.at(name) / "hdds" / CLUSTER / "db")
         self.open("a", "b")
@@ -108,7 +109,7 @@ class Host:
             self.store.close_container(number, bcsid=0, force=True)
 
     def fill(self, count: int = 4) -> Mapping[str, list[int]]:
-        """Write containers, some on each volume; return the volume of each."""
+        """Write containers, some on each volume; return the container ids by volume."""
         for container_id in range(1, count + 1):
             self.write(container_id)
         return {name: self.on(name) for name in ("a", "b")}
@@ -143,7 +144,7 @@ def content(container_id: int, block_id: int) -> bytes:
 
 @contextmanager
 def filled(path: Path, count: int) -> Iterator[Host]:
-    """Yield a datanode with this many containers."""
+    """Yield a datanode with `count` containers."""
     with ThreadPoolExecutor(8) as executor:
         made = Host(path, executor)
         made.fill(count)

@@ -1,8 +1,8 @@
-"""A second opinion on container health, in plain Python: the reference that the Spark job must
-equal.
+"""Reference implementation of container health in plain Python. The Spark job must give the same
+results.
 
-It is written from the rules as a chain of handlers over lists, one container at a time. It shares
-only the names of states and flags with `spark_verify`. It is slow and obvious on purpose.
+It implements the rules as a chain of handlers over lists, one container at a time. It shares only
+the names of states and flags with `spark_verify`. It is intentionally slow and simple.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ class Opinion:
 
 
 def classify(case: Case) -> Opinion:
-    """Return the opinion on one container."""
+    """Return the reference's result for one container."""
     word, minority, tombstones, silent, differ = compare(case)
     state, queue, stuck = chain(case)
     flags = conditions(case, stuck)
@@ -45,8 +45,8 @@ def classify(case: Case) -> Opinion:
 
 
 def eligibility(case: Case) -> str:
-    """Return the result code of a reconcile request. The last report of a dead node blocks no other
-    node."""
+    """Return the result code of a request to reconcile a container. The last reports of dead nodes
+    are ignored."""
     here = [r for r in case.replicas if case.nodes[r.datanode_id].health != "DEAD"]
     answering = [r for r in case.replicas if r.state in TREE and case.up(r)]
     rules = [
@@ -85,8 +85,8 @@ def chain(case: Case) -> tuple[str, str, bool]:
 
 
 def closable(case: Case) -> bool:
-    """Return True if two of three origins are closed or UNHEALTHY and no other replica has
-    more."""
+    """Return True if a quasi-closed container can be closed: most origins have a closed or
+    UNHEALTHY replica, and no other replica has more commits than the closed ones."""
     ended = {"QUASI_CLOSED", "CLOSED"}
     closed = [r for r in case.present if r.state in ended and not r.load_error]
     others = [r for r in case.present if r not in closed]
@@ -98,7 +98,8 @@ def closable(case: Case) -> bool:
 
 
 def in_stuck_set(case: Case) -> bool:
-    """Return True if the per-origin rules apply."""
+    """Return True if the rules for stuck quasi-closed containers apply, which count the replicas
+    per origin."""
     everyone = {case.origin(r) for r in case.present}
     writers = {case.origin(r) for r in case.present if r.state in {"QUASI_CLOSED", "OPEN"}}
     return (
@@ -110,7 +111,7 @@ def in_stuck_set(case: Case) -> bool:
 
 
 def empty(case: Case) -> bool:
-    """Return True if nothing is left in the container."""
+    """Return True if the container has no data and no keys left."""
     here, state = case.present, case.box.state
     if state == "CLOSED" and not here:
         return case.box.key_count == 0
@@ -141,7 +142,8 @@ def _bcsid(r: ReplicaRow) -> int:
 
 @dataclass
 class Count:
-    """One way of counting a Ratis container's replicas."""
+    """Numbers of missing replicas and pending commands of a Ratis container, counted with or
+    without unhealthy replicas."""
 
     missing: int
     deletes: int
@@ -149,7 +151,8 @@ class Count:
 
     @property
     def need(self) -> int:
-        """Replicas missing if every add fails and every delete succeeds."""
+        """The number of missing replicas if all pending adds fail and all pending deletes
+        succeed."""
         return self.missing + self.deletes
 
 
@@ -160,7 +163,7 @@ def bad(case: Case, r: ReplicaRow) -> bool:
 
 
 def ratis_count(case: Case, *, with_bad: bool) -> Count:
-    """Count with or without unhealthy replicas."""
+    """Count the replicas of a Ratis container, with or without unhealthy replicas."""
     counted = [r for r in case.present if with_bad or not bad(case, r)]
     online = sum(case.op(r) == "S" for r in counted)
     resting = sum(case.op(r) == "M" and not case.going(r) for r in counted)
@@ -194,7 +197,7 @@ def vulnerable(case: Case) -> bool:
 
 
 def ratis_chain(case: Case, stuck: bool) -> tuple[str, str]:
-    """Handlers 7, 9, 12 and 13."""
+    """Return the state and the queue of a Ratis container, by handlers 7, 9, 12 and 13."""
     here = case.present
     healthy = [r for r in here if not bad(case, r)]
     if in_stuck_set(case):
@@ -230,7 +233,8 @@ def _rest(stuck: bool) -> tuple[str, str]:
 def _ratis_healthy(
     case: Case, a: Count, b: Count, healthy: list[ReplicaRow]
 ) -> tuple[str, str] | None:
-    """Handler 9 if there is a healthy replica."""
+    """Return the result of handler 9 for a container with a healthy replica; None if the handler
+    does not apply."""
     if a.need > 0:
         return "UNDER_REPLICATED", "U" if a.need > a.adds else "-"
     online = [r for r in healthy if case.op(r) == "S"]
@@ -259,7 +263,7 @@ def misplaced(case: Case, racks: Sequence[str]) -> bool:
 
 
 def racks_after(case: Case) -> list[str]:
-    """Return the racks after all pending commands are done."""
+    """Return the racks of the replicas after all pending commands."""
     leaving = {o.datanode_id for o in case.deletes}
     staying = [r.datanode_id for r in case.present if r.datanode_id not in leaving]
     return [case.nodes[d].rack for d in staying + [o.datanode_id for o in case.adds]]
@@ -267,7 +271,7 @@ def racks_after(case: Case) -> list[str]:
 
 @dataclass
 class Indexes:
-    """The index sets of an EC container."""
+    """The indexes of an EC container's shards, by the state of their replicas."""
 
     copies: Counter[int]
     left: Counter[int]
@@ -279,7 +283,7 @@ class Indexes:
 
 
 def ec_indexes(case: Case) -> Indexes:
-    """Sort the replicas into the index sets in which they count."""
+    """Return the index sets of an EC container, from its replicas."""
     alive = [r for r in case.present if not bad(case, r)]
     online = [r for r in alive if case.op(r) == "S"]
     left = Counter(r.replica_index for r in online if not case.going(r))
@@ -296,7 +300,8 @@ def ec_indexes(case: Case) -> Indexes:
 
 
 def ec_sufficient(case: Case, online: set[int], resting: set[int]) -> bool:
-    """Return True if enough indexes remain, with maintenance considered."""
+    """Return True if all indexes exist, and enough of them are online. Indexes in maintenance
+    exist, but are not online."""
     data, parity = case.box.ec_data or 0, case.box.ec_parity or 0
     if len(online) == case.width:
         return True
@@ -306,7 +311,7 @@ def ec_sufficient(case: Case, online: set[int], resting: set[int]) -> bool:
 
 
 def ec_chain(case: Case) -> tuple[str, str]:
-    """Handlers 8, 10 and 11."""
+    """Return the state and the queue of an EC container, by handlers 8, 10 and 11."""
     i = ec_indexes(case)
     data = case.box.ec_data or 0
     adding = {o.replica_index for o in case.adds}
@@ -357,7 +362,7 @@ def conditions(case: Case, stuck: bool) -> set[str]:
 
 
 def ratis_flags(case: Case, stuck: bool) -> dict[str, bool]:
-    """Counts of a Ratis container as flags."""
+    """Return the flags that depend on the numbers of a Ratis container's replicas."""
     here = case.present
     healthy = [r for r in here if not bad(case, r)]
     a, b = ratis_count(case, with_bad=False), ratis_count(case, with_bad=True)
@@ -377,7 +382,7 @@ def ratis_flags(case: Case, stuck: bool) -> dict[str, bool]:
 
 
 def ec_flags(case: Case) -> dict[str, bool]:
-    """Index sets of an EC container as flags."""
+    """Return the flags that depend on the index sets of an EC container."""
     i = ec_indexes(case)
     data = case.box.ec_data or 0
     offline = i.leaving | i.resting

@@ -1,4 +1,4 @@
-"""The class of a container's roots by a second, slow implementation, which `classifier` uses."""
+"""Reference implementation of the checksum class of a container, for `classifier`."""
 
 from collections import Counter
 
@@ -7,7 +7,8 @@ from tests.support.verification.snapshots import ReplicaRow
 
 
 def compare(case: Case) -> tuple[str, frozenset[str], bool, bool, bool]:
-    """Return the class, the minority, and whether tombstones, a silent replica, or roots differ."""
+    """Return the checksum class, the datanodes in the minority, and three flags: tombstones differ,
+    a silent replica differs, roots differ."""
     trees = [r for r in case.replicas if r.state in TREE]
     countable = [r for r in trees if case.up(r)]
     copies = Counter(r.replica_index for r in countable)
@@ -67,8 +68,8 @@ def same(a: ReplicaRow, b: ReplicaRow) -> bool:
 
 
 def told(r: ReplicaRow, known: list[ReplicaRow]) -> int | None:
-    """Return the root that counts: the settled one, if all replicas that should be equal have
-    one."""
+    """Return the root to compare: the settled root if all replicas that should be equal have a
+    settled root, otherwise the reported root."""
     is_read = all(other.settled_root is not None for other in known if same(r, other))
     return r.settled_root if is_read and r.settled_root is not None else r.root
 

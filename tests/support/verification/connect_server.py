@@ -1,4 +1,4 @@
-"""A Spark Connect server as a process of its own."""
+"""Runs a Spark Connect server in its own process."""
 
 import os
 import socket

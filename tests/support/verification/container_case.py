@@ -1,5 +1,5 @@
-"""One container with its surroundings, as the second implementation of container health reads
-it.
+"""A container with its replicas, pending commands and nodes: the input of the reference
+implementation of container health.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ COUNTED = TREE | {"OPEN", "CLOSING"}
 
 @dataclass
 class Case:
-    """One container with its surroundings."""
+    """A container with its replicas, pending commands and nodes."""
 
     box: ContainerRow
     replicas: list[ReplicaRow]
@@ -44,7 +44,7 @@ class Case:
         return node.health == "DEAD" and node.op_state != "IN_MAINTENANCE"
 
     def going(self, r: ReplicaRow) -> bool:
-        """Return True if a pending delete is about to remove it."""
+        """Return True if a delete of the replica is pending."""
         return r.datanode_id in {o.datanode_id for o in self.deletes}
 
     def up(self, r: ReplicaRow) -> bool:

@@ -1,10 +1,10 @@
 """Clusters with known causes of damage, to test which members the blame analysis names.
 
-The clusters contain everything that can hide a culprit or incriminate an innocent member: volumes
-of very different size, erasure-coded containers, replicas that were not scanned, silent nodes,
-trees of another algorithm, and damage that affects all members. Containers and replicas go through
-the real judge and the real count of votes. The culprits are drawn in this module and never looked
-up.
+A member is a volume, a datanode, a rack or a version. The clusters contain everything that can hide
+a culprit or incriminate an innocent member: volumes of very different size, erasure-coded
+containers, replicas that were not scanned, silent nodes, trees of another algorithm, and damage
+that affects all members. Containers and replicas go through the real judge and the real count of
+votes. The random choice of culprits is in this module only; the code under test does not see it.
 """
 
 from dataclasses import dataclass, field
@@ -29,16 +29,17 @@ CONTAINERS: Final = 24_000
 REPLICAS: Final = 3
 RACKS_MAX: Final = 2
 VOLUMES_MIN: Final = 3
-"""Minimum number of volumes of a node of which a single one may be a culprit."""
+"""A single volume may be a culprit only if its node has at least this number of volumes."""
 
 EC_SHARE: Final = 0.15
 UNSCANNED_SHARE: Final = 0.1
 SILENT_SHARE: Final = 0.05
 OLD_EVERY: Final = 16
 TRIES: Final = 1_000
-"""Number of draws of culprits; most volumes have too few replicas to be one."""
+"""Maximum number of tries to draw culprits. Most tries fail, because most volumes have too few
+replicas to be a detectable culprit."""
 LOST_MIN: Final = 15
-"""Votes that a culprit loses in addition to the general rate, on average over all draws."""
+"""Number of votes that a culprit must lose on average, in addition to the general rate."""
 
 Named = frozenset[tuple[str, str]]
 
@@ -59,7 +60,8 @@ def summed_votes(cast: pa.Table) -> list[dict[str, object]]:
 
 @dataclass(slots=True)
 class Cluster:
-    """The positions of volumes, their share of the data, and how often each damages a replica."""
+    """A cluster as numpy columns: the node of each volume (a unit), its share of the data, and the
+    probability with which it damages a replica."""
 
     random: np.random.Generator
     node_rack: Ints
@@ -70,11 +72,12 @@ class Cluster:
     damaged: Floats
     guilty: set[tuple[str, str]] = field(default_factory=set)
     bug: tuple[int, float] = (-1, 0.0)
-    """A version that writes a different tree, and the share of containers for which it does so."""
+    """The number of a version with a bug, and the share of containers for which this version writes
+    a different tree. The number is -1 if no version has a bug."""
     silent: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    """Nodes that do not answer."""
+    """One value per node: True if it does not answer."""
     units: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    """The volumes of each container's replicas."""
+    """One row per container, with the volume of each replica."""
 
     @classmethod
     def drawn(cls, seed: int, base: float) -> "Cluster":
@@ -98,8 +101,8 @@ class Cluster:
         )
 
     def place(self) -> None:
-        """Place the replicas of each container on different nodes; volumes with more room get
-        more."""
+        """Place the replicas of each container on different nodes, at random. Volumes with a larger
+        `weight` get more replicas."""
         count = len(self.unit_node)
         keys = self.weight / self.weight.sum()
         chosen = self.random.choice(count, (CONTAINERS, 3 * REPLICAS), p=keys)
@@ -127,7 +130,8 @@ class Cluster:
         return level, words.get(level, f"1.{member}")
 
     def members(self, level: str) -> Ints:
-        """Return the member of a level to which each unit belongs."""
+        """Return, for each volume, the number of the member of a level to which it belongs. A level
+        is "volume", "datanode", "rack" or "version"."""
         return {
             "volume": np.arange(len(self.unit_node)),
             "datanode": self.unit_node,
@@ -136,25 +140,27 @@ class Cluster:
         }[level]
 
     def accuse(self, level: str, member: int, share: float) -> None:
-        """Let a member damage this share of replicas, in addition to other causes."""
+        """Make a member a culprit that damages this share of replicas, in addition to other
+        causes."""
         own = self.members(level) == member
         self.damaged[own] = 1 - (1 - self.damaged[own]) * (1 - share)
         self.guilty.add(self.name(level, member))
 
     def exposed(self, level: str, member: int) -> float:
-        """Return roughly how many votes a member may lose."""
+        """Return approximately the number of votes in which a member takes part."""
         is_vote = ~(self.silent | self.is_old)[self.unit_node[self.units]].any(axis=1)
         own = (self.members(level) == member)[self.units[is_vote]]
         return float(own.sum() * (1 - EC_SHARE) * (1 - UNSCANNED_SHARE) ** REPLICAS)
 
     @property
     def is_old(self) -> NDArray[np.bool_]:
-        """Return which nodes make trees of another algorithm."""
+        """Return one value per node: True if it makes trees of another algorithm."""
         found: NDArray[np.bool_] = np.arange(len(self.node_rack)) % OLD_EVERY == OLD_EVERY - 1
         return found
 
     def judged(self) -> list[Suspect]:
-        """Return the members that are named after damage, judgement and the count of votes."""
+        """Damage replicas, judge the containers, and count the votes; return the members that the
+        blame analysis names."""
         nodes = self._nodes()
         own = nodes_of(nodes)
         containers, replicas = self._rows()
@@ -218,7 +224,8 @@ def _words(words: list[str], codes: Ints) -> pa.Array:
 
 
 def _table(name: str, row: object, columns: dict[str, object]) -> pa.Table:
-    """Return a table in which all rows have the same values in the other columns."""
+    """Return the table `name` with these columns. All rows have the values of `row` in the other
+    columns."""
     schema = TABLES[name]
     count = len(columns["container_id"])  # type: ignore[arg-type]
     return pa.table(
@@ -251,20 +258,20 @@ def outcome(cluster: Cluster) -> Outcome:
 
 
 def clean(seed: int) -> Cluster:
-    """Nothing is damaged."""
+    """Return a cluster without damage."""
     return _placed(Cluster.drawn(seed, 0))
 
 
 def even(seed: int) -> Cluster:
-    """All members cause the same rate of damage, low or high."""
+    """Return a cluster in which all members cause the same rate of damage, low or high."""
     cluster = Cluster.drawn(seed, 0)
     cluster.damaged[:] = 10 ** cluster.random.uniform(-4, -1.3)
     return _placed(cluster)
 
 
 def uneven(seed: int) -> Cluster:
-    """All members cause damage, each volume at a rate that varies by a half, as disks and nodes
-    differ."""
+    """Return a cluster in which all members cause damage, at rates that differ randomly between
+    volumes and between nodes."""
     cluster = even(seed)
     random = cluster.random
     disks = random.gamma(1 / 0.15, 0.15, len(cluster.damaged))
@@ -274,7 +281,8 @@ def uneven(seed: int) -> Cluster:
 
 
 def crowded(seed: int) -> Cluster:
-    """All members cause the same rate of damage; a few volumes have nearly all data."""
+    """Return a cluster in which all members cause the same rate of damage, and a few volumes have
+    nearly all data."""
     cluster = Cluster.drawn(seed, 0)
     cluster.damaged[:] = 10 ** cluster.random.uniform(-3.5, -1.3)
     cluster.weight = cluster.weight**3
@@ -282,17 +290,18 @@ def crowded(seed: int) -> Cluster:
 
 
 def few(seed: int) -> Cluster:
-    """One to five culprits of any level."""
+    """Return a cluster with one to five culprits, which are volumes, datanodes or racks."""
     return _accused(seed, 1, 5)
 
 
 def many(seed: int) -> Cluster:
-    """Up to twenty culprits."""
+    """Return a cluster with six to twenty culprits."""
     return _accused(seed, 6, 20)
 
 
 def nested(seed: int) -> Cluster:
-    """A bad volume in a bad node in a bad rack, or a bad node in a bad rack with a bad version."""
+    """Return a cluster with culprits within each other: a volume of a node of a rack, or a node of
+    a rack with a version."""
     cluster = _placed(Cluster.drawn(seed, 0.0002))
     random = cluster.random
     sizes = np.bincount(cluster.unit_node)
@@ -311,7 +320,8 @@ def nested(seed: int) -> Cluster:
 
 
 def outvoted(seed: int) -> Cluster:
-    """A bug that most nodes share. The few nodes with another version are right, and outvoted."""
+    """Return a cluster in which most nodes have a version with a bug. The few nodes with another
+    version write correct trees, and lose the votes."""
     cluster = Cluster.drawn(seed, 0.0005)
     random = cluster.random
     cluster.node_version[:] = random.random(len(cluster.node_version)) < random.uniform(0.1, 0.3)
@@ -327,7 +337,8 @@ def _placed(cluster: Cluster) -> Cluster:
 
 
 def _accused(seed: int, low: int, high: int) -> Cluster:
-    """Make members culprits that lose enough votes to be detected; at most a third of a rack."""
+    """Return a cluster with `low` to `high` random culprits that lose enough votes to be detected.
+    At most a third of a rack consists of culprits."""
     cluster = _placed(Cluster.drawn(seed, 0.0005))
     random = cluster.random
     wanted = int(random.integers(low, high + 1))
@@ -345,8 +356,8 @@ def _accused(seed: int, low: int, high: int) -> Cluster:
 
 
 class _Crowd:
-    """The members that are already culprits. Culprits within each other have a scenario of their
-    own."""
+    """The members that are already culprits. New culprits must not overlap them; `nested` tests
+    culprits within each other."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -18,7 +18,7 @@ def skip_without_java() -> None:
 
 
 def java_version() -> int:
-    """Return the major version of the Java that Spark would use, 0 if there is none."""
+    """Return the major version of the Java that Spark would use; 0 if there is no Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or shutil.which(java) is None:

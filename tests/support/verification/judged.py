@@ -49,7 +49,7 @@ class Judged:
 
 
 def cut(rows: SnapshotRows) -> BatchSlice:
-    """Return the batch of all rows."""
+    """Return a batch for the judge with all containers of a snapshot."""
     containers, replicas, ops, nodes = map(
         rows.table, ("containers", "replicas", "pending_ops", "nodes")
     )
@@ -59,7 +59,7 @@ def cut(rows: SnapshotRows) -> BatchSlice:
 def judged(
     parts: Iterable[SnapshotRows], *, rack_count: int = 1, rules: Rules | None = None
 ) -> dict[int, Judged]:
-    """Return the judge's results for all containers, judged in one batch."""
+    """Judge the containers of `parts` in one batch; return the results by container id."""
     batch = cut(gather(parts))
     assert violations(batch.batch, str) == []
     judgement = judge(batch.batch, rules or Rules(rack_count=rack_count))
@@ -108,7 +108,8 @@ def _judged(judgement: HealthJudgement, i: int, plan: list[PlanRow]) -> Judged:
 
 
 def _plans(judgement: HealthJudgement, batch: BatchSlice) -> dict[int, list[PlanRow]]:
-    """Return the rows of the plan by the container's position, in the form of the Arrow rows."""
+    """Return the rows of the plan by the position of their container in the batch. They are read
+    back from the Arrow table."""
     table = judged_tables(judgement, batch)["plan"]
     ids = batch.batch.containers.container_id
     places = np.searchsorted(ids, table["container_id"].to_numpy()).tolist()

@@ -8,8 +8,8 @@ import pytest
 
 
 def class_path(pom: Path, listed: Path) -> str:
-    """Return the class path of the jars on which a project depends. `listed` is a file that may be
-    written. Skip the test if they cannot be fetched."""
+    """Return the class path of the jars on which the project `pom` depends. Maven writes it to the
+    file `listed`. Skip the test if the jars cannot be fetched."""
     maven = shutil.which("mvn")
     if maven is None or shutil.which("java") is None:
         pytest.skip("what is fetched for this test needs Java and Maven")

@@ -51,7 +51,8 @@ OF_REPLICA: Final[dict[str, tuple[Any, ...]]] = {
 
 
 def nearly_well(draw: random.Random, container_count: int) -> SnapshotRows:
-    """Return a cluster of containers that are healthy except for the facts that were changed."""
+    """Return a cluster of `container_count` containers. In most of them, one or two random facts
+    are changed; all other facts are those of a healthy container."""
     nodes = [
         NodeRow(f"dn{i}", rack=f"/r{i % 8}", version=f"1.{i // 40}") for i in range(NODE_COUNT)
     ]
@@ -109,7 +110,8 @@ def _add(rows: SnapshotRows, draw: random.Random, container_id: int) -> None:
 def _changed(
     rows: SnapshotRows, draw: random.Random, box: ContainerRow, replicas: list[ReplicaRow]
 ) -> ContainerRow:
-    """Change a fact; return the container's row."""
+    """Change a random fact of a container, in its row, its replicas or its pending commands; return
+    the container's row."""
     what = draw.choice(("container", "replica", "replica", "all", "less", "more", "op"))
     if what == "container":
         name = draw.choice(tuple(OF_CONTAINER))

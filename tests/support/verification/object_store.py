@@ -32,7 +32,7 @@ class ObjectStore:
         return f"s3a://{BUCKET}/{path}?{query}"
 
     def nowhere(self, path: str) -> str:
-        """Return an address at which no file can be written."""
+        """Return an address in a bucket that does not exist, so that no file can be written."""
         return self.address(path).replace(f"/{BUCKET}/", "/no-such-bucket/")
 
 
@@ -51,7 +51,7 @@ def put(directory: Path, address: str) -> None:
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """Yield a store; afterwards it is deleted with its content."""
+    """Run an object store, and yield it. At the end, the store and its content are deleted."""
     give_credentials()
     port = str(free_port())
     host = f"127.0.0.1:{port}"

@@ -1,8 +1,8 @@
-"""The reference for plans, in plain Python: which container must be reconciled and why, and which
-rows about copies, shards and deletes would be wrong in any case.
+"""Reference implementation of plans, in plain Python: the containers that must be reconciled, with
+the reasons, and checks that find wrong rows about copies, shards and deletes.
 
-It is written from the rules, one container at a time, as `classifier` is, and shares no code with
-the judge.
+Like `classifier`, it implements the rules for one container at a time, and shares no code with the
+judge.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def reconciled(case: Case) -> str | None:
-    """Return why a container must be reconciled; None if it need not be."""
+    """Return the reason why a container must be reconciled; None if it must not."""
     word, _, tombstones, _, _ = compare(case)
     if case.box.suppressed or word == "EMPTY":
         return None
@@ -45,8 +45,8 @@ def answering(case: Case) -> list[ReplicaRow]:
 
 
 def behind(case: Case) -> bool:
-    """Return True if a replica lacks the last commit and has no other difference from those that
-    have it."""
+    """Return True if a replica lacks the last commit, another replica has it, and there is no other
+    difference between the replicas."""
     word, _, tombstones, _, _ = compare(case)
     here = answering(case)
     differs = tombstones or word == "CONTRADICTORY" or word.startswith("MISMATCH")
@@ -55,14 +55,15 @@ def behind(case: Case) -> bool:
 
 
 def late(case: Case, r: ReplicaRow) -> bool:
-    """Return True if a whole replica was closed before the last commit of its closed container."""
+    """Return True if a replica is undamaged, but QUASI_CLOSED without the last commit of its closed
+    container."""
     is_earlier = r.bcsid is not None and r.bcsid < case.box.sequence_id
     is_whole = not damaged(r) and has_root(r)
     return case.box.state == "CLOSED" and r.state == "QUASI_CLOSED" and is_earlier and is_whole
 
 
 def in_time(case: Case, r: ReplicaRow) -> bool:
-    """Return True if a whole replica was closed at the last commit."""
+    """Return True if a replica is undamaged, and CLOSED with the last commit."""
     is_last = r.bcsid is not None and r.bcsid >= case.box.sequence_id
     return r.state == "CLOSED" and is_last and not damaged(r) and has_root(r)
 
@@ -77,9 +78,9 @@ def damaged(r: ReplicaRow) -> bool:
 
 
 def mendable(case: Case, r: ReplicaRow, word: str) -> bool:
-    """Return True if a damaged shard can be computed in place. This needs as many shards of other
-    indexes as the code has data shards. Other shards of its index must not contradict it, unless no
-    whole shard of its index remains."""
+    """Return True if a damaged shard can be repaired in place. This needs as many shards of other
+    indexes as the code has data shards. Other shards of the same index must not contradict the
+    damaged shard, unless no intact shard of this index remains."""
     if not (damaged(r) or (late(case, r) and behind(case))) or word == "CONTRADICTORY":
         return False
     if any(o.op == "RECONCILE" for o in case.ops):
@@ -134,7 +135,8 @@ def wrong_sources(case: Case, row: Row, sources: list[ReplicaRow]) -> Iterator[s
 
 
 def wrong_deletes(case: Case, doomed: dict[str, ReplicaRow]) -> Iterator[str]:
-    """Yield the replicas that would be missing after all planned and pending deletes."""
+    """Yield a text for each fault in the planned deletes `doomed`: a node that does not answer, or
+    too few replicas after all planned and pending deletes."""
     if any(not case.up(r) or case.gone(r) for r in doomed.values()):
         yield "deletes on a node that does not answer"
 

@@ -1,8 +1,8 @@
-"""Random clusters for the differential test. Every unusual mix occurs far more often than in real
-clusters.
+"""Random clusters for the differential test. Unusual combinations of facts are far more frequent
+than in real clusters.
 
-All draws come from the given generator. With a seeded generator, a cluster can be made again. A
-generator of hypothesis chooses every single fact and shrinks a failing case.
+The caller passes the generator of random numbers. With a seeded generator, a cluster can be
+recreated. With a generator of hypothesis, a failing case can be shrunk.
 """
 
 import random

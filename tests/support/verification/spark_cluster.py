@@ -32,7 +32,8 @@ QUICK: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=128m "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""For a JVM that lives some seconds: most of its time goes into loading and compiling classes."""
+"""Options for a JVM that runs only some seconds, and needs most of this time to load and compile
+classes."""
 
 
 SETTINGS: Final = {
@@ -103,7 +104,7 @@ class SparkCluster:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYTHON"))}
         return kept | {
             "SPARK_HOME": str(home()),
-            "SPARK_LOCAL_DIRS": str(self.directory),  # killed, nobody removes what is there
+            "SPARK_LOCAL_DIRS": str(self.directory),  # killed processes leave files there
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }

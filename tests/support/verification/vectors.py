@@ -1,7 +1,7 @@
 """The published vectors of container health, read from `tests/golden/health/vectors.txt`.
 
-A snapshot is made of all vectors. The judge (tests/unit/health), the Spark job (tests/spark) and a
-control plane (tests/integration) evaluate it, and each must find what the table says.
+All vectors together form a snapshot. The judge (tests/unit/health), the Spark job (tests/spark) and
+a control plane (tests/integration) evaluate it, and their results must equal those in the table.
 
 The containers share their datanodes. A replica is on a datanode in the state that its word names,
 and on the first such datanode that has no other replica of its container.
@@ -21,7 +21,7 @@ TABLE: Final = Path(__file__).parents[2] / "golden" / "health" / "vectors.txt"
 COLUMNS: Final = 12
 NEVER: Final = "never"
 UNKNOWN: Final = "UNKNOWN"
-"""Stands for a container that the control plane does not know; there are only replicas."""
+"""Marks a container that the control plane does not know, although datanodes have replicas."""
 
 Own = tuple[tuple[str, int], ...]
 """Rules that a vector sets, by name."""
@@ -55,10 +55,9 @@ class Vector:
     """Missing replicas, now and after the pending commands; None if the vector does not define
     them."""
     becomes: str
-    """State into which a control plane brings the container before it checks it; empty =
-    unchanged."""
+    """State to which a control plane changes the container before the check; "" = unchanged."""
     is_live: bool
-    """Whether a control plane can have such a container at all."""
+    """True if a control plane can have such a container."""
 
 
 def vectors() -> list[Vector]:
@@ -71,9 +70,8 @@ def vectors() -> list[Vector]:
 
 
 def by_rules(chosen: Iterable[Vector]) -> Mapping[Own, list[Vector]]:
-    """Return the vectors grouped by their rules; the group without rules of its own comes first.
-
-    Each group is a cluster of its own.
+    """Return the vectors grouped by the rules that they set. The group that sets no rules comes
+    first. Each group needs its own cluster.
     """
     groups: dict[Own, list[Vector]] = {(): []}
     for vector in chosen:
@@ -87,7 +85,7 @@ def world(chosen: Sequence[Vector]) -> SnapshotRows:
 
 
 def rack_count(rows: SnapshotRows) -> int:
-    """Return the racks that have a node which is not dead."""
+    """Return the number of racks with a node that is not dead."""
     return len({node.rack for node in rows.nodes if node.health != "DEAD"})
 
 

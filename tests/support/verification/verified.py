@@ -8,7 +8,8 @@ from tests.support.verification.classifier import Opinion
 
 
 def opinions(result: VerifyResult) -> dict[int, Opinion]:
-    """Return the opinion on every container in a run's `health/`. No container may occur twice."""
+    """Return the result for each container in a run's table `health`, by id. Fail if a container
+    occurs twice."""
     lost: dict[int, set[str]] = {}
     for row in pq.read_table(result.table("replica_class")).to_pylist():
         if row["is_minority"]:

@@ -1,11 +1,11 @@
-"""Finds, and tries, the tests that depend on the fields of the wire contract.
+"""Finds the tests that fail if a field of the wire contract is removed, and verifies them.
 
-    python -m tests.support.wire.holders find SEEN              fill the gaps of the table
-    python -m tests.support.wire.holders try [SIDE:FIELD...]    remove each field: is its test red?
+    python -m tests.support.wire.holders find SEEN              find tests for fields without one
+    python -m tests.support.wire.holders try [SIDE:FIELD...]    check that each field's test fails
 
 `holders.tsv` names two tests for each field: one that fails if the product does not send the field,
-and one that fails if the product does not receive it. SEEN is the output of `recording`. It shows
-which tests carry a field and are worth a trial; the quick ones are tried first.
+and one that fails if the product does not receive it. SEEN is the output of `recording`. It has the
+tests in which a field has a value; only these are tried, the quick ones first.
 """
 
 import os
@@ -44,14 +44,14 @@ def write_table(held: Mapping[str, str]) -> None:
 
 
 def sides(names: Iterable[str]) -> Iterator[str]:
-    """Yield both sides of fields."""
+    """Yield `sent:FIELD` and `read:FIELD` for each field."""
     for name in names:
         yield from (f"{SENT}:{name}", f"{READ}:{name}")
 
 
 def tried(trials: Iterable[tuple[str, str]]) -> dict[str, bool]:
-    """Remove each field while its test runs; return whether the test was red. Fields that could not
-    be tried are left out."""
+    """Run each test with its field removed; return whether the test failed, by side and field.
+    Fields that could not be tried are left out."""
     groups = [list(group) for _, group in groupby(sorted(trials, key=_file), key=_file)]
     groups.sort(key=len, reverse=True)
     with ThreadPoolExecutor(PROCESSES) as pool:
@@ -63,7 +63,8 @@ def _file(trial: tuple[str, str]) -> str:
 
 
 def _tried(trials: Sequence[tuple[str, str]]) -> list[tuple[str, bool]]:
-    """Try fields in the tests of one file, in a separate process."""
+    """Run the tests of one file with their fields removed, in a separate process; return whether
+    each failed."""
     words = ["-q", "-p", "tests.support.wire.trying", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as made:
         lost, asked, done = (Path(made, name) for name in ("lost", "asked", "done"))
@@ -89,7 +90,7 @@ def _tried(trials: Sequence[tuple[str, str]]) -> list[tuple[str, bool]]:
 
 
 def candidates(seen: Path) -> dict[str, list[str]]:
-    """Return the tests that carry each field, by side and field, the quick ones first."""
+    """Return the tests in which a field has a value, by side and field, the quick tests first."""
     known = (line.split("\t") for line in times(seen).read_text().splitlines())
     seconds = {test: float(duration) for test, duration in known}
     carrying: dict[str, set[str]] = {}
@@ -101,8 +102,8 @@ def candidates(seen: Path) -> dict[str, list[str]]:
 
 
 def find(seen: Path) -> None:
-    """For each field without a test, try the tests that carry it: first the first candidate of each
-    field, then the second, and so on."""
+    """Find tests for the fields that have none, and write the table. In each round, try the next
+    candidate of each remaining field."""
     carrying = candidates(seen)
     held = {key: test for key, test in table().items() if test}
     for place in range(ROUNDS):
@@ -119,7 +120,7 @@ def find(seen: Path) -> None:
 
 
 def main() -> int:
-    """Do as the first argument says."""
+    """Run the command in the first argument; return the exit code."""
     what, *words = sys.argv[1:]
     if what == "find":
         find(Path(words[0]))

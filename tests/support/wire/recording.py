@@ -1,4 +1,4 @@
-"""A plugin of pytest that records the fields that each test has on the wire, and its duration.
+"""A plugin of pytest that records the message fields with values in each test, and its duration.
 
     SUTURE_SEEN_FIELDS=FILE pytest -p tests.support.wire.recording ...
 
@@ -17,7 +17,7 @@ SEEN = Path(os.environ[lost_field.SEEN])
 
 
 def pytest_configure() -> None:
-    """Record the fields that pass, in this process and its children."""
+    """Start recording the fields of messages, in this process and its children."""
     lost_field.install()
 
 
@@ -28,7 +28,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note how long it took."""
+    """Write the duration of a test that passed."""
     if report.when == "call" and report.passed:
         with lost_field.times(SEEN).open("a") as file:
             file.write(f"{report.nodeid}\t{report.duration:.2f}\n")

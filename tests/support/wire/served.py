@@ -1,4 +1,4 @@
-"""Services of proto/ on plain gRPC servers, without the limits of the product's servers."""
+"""Adds services of proto/ to plain gRPC servers, which lack the limits of the product's servers."""
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor

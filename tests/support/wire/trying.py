@@ -4,9 +4,9 @@
     SUTURE_DONE_TRIALS=FILE     output: the same lines, each with "red" or "green"
 
 Fixtures of a module or the session are kept from one run to the next; otherwise hundreds of trials
-would take too long. If a test is red with all fields, before or after the trial, the trial proves
-nothing. If it does not end in time, the trial has no result. Waits for a condition end early,
-because without its field a condition often never becomes true.
+would take too long. A test must pass with all fields before and after its trials; otherwise, the
+trials have no result. A trial that does not end in time has no result, either. Waits for a
+condition are shortened, because without its field a condition often never becomes true.
 """
 
 import os
@@ -68,7 +68,8 @@ class Trials:
 
     @contextmanager
     def _deadline(self) -> Iterator[list[str]]:
-        """Interrupt a run that takes too long; yield a list that then has an entry."""
+        """Interrupt the body if it runs longer than DEADLINE_S. Yield a list that gets an entry in
+        this case."""
         late: list[str] = []
 
         def end(*_: object) -> None:
@@ -86,7 +87,7 @@ class Trials:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take over how tests are run."""
+    """Install the removal of fields, shorten waits, and register `Trials` to run the tests."""
     lost_field.install()
     waiting.WAIT_S = WAIT_S
     config.pluginmanager.register(Trials())
