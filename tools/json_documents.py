@@ -3,8 +3,8 @@
 `json_documents.tsv` has one row per key: object, key, type, meaning. A key that ends in `?` may be
 absent. The key `...` means all keys of another object. A type is `string`, `integer`, `number`,
 `boolean`, `null`, `object` or the name of an object; `[T]` is a list, `{T}` a map by id or name,
-and ` or ` separates alternatives. The rows of the object `commands` have the document of each
-command; those of `*` have the meaning of a key in all objects that give it none of their own.
+and ` or ` separates alternatives. The rows of the object `commands` have the type of each command's
+document. The rows of `*` have the meanings of keys for objects whose rows give no meaning.
 """
 
 import csv
@@ -86,8 +86,8 @@ class Documents:
                 yield key
 
     def faults(self, value: Any, type_: str, at: str = "") -> list[str]:
-        """Return the reasons why a value does not have a type, with their paths; an empty list if
-        it has."""
+        """Return the reasons why a value does not have the type `type_`, each with its path; an
+        empty list if it has this type."""
         return min((self._faults(value, one, at) for one in alternatives(type_)), key=len)
 
     def _faults(self, value: Any, type_: str, at: str) -> list[str]:
@@ -120,7 +120,8 @@ class Documents:
 
 
 def alternatives(type_: str) -> Iterator[str]:
-    """Yield the alternatives of a type; those within brackets are part of one."""
+    """Yield the alternatives of a type. An ` or ` within brackets does not separate
+    alternatives."""
     first, depth = 0, 0
     for place, letter in enumerate(type_):
         depth += (letter in "[{") - (letter in "]}")
@@ -149,7 +150,8 @@ def documents() -> Documents:
 
 
 def document() -> str:
-    """Return docs/JSON.md. Objects of one key are shown where they are used."""
+    """Return the text of docs/JSON.md. Objects with only one key have no section; they are shown
+    where they are used."""
     known = documents()
     lines = [
         f"| `{command}` | {_linked(type_, known)} |" for command, type_ in known.commands.items()

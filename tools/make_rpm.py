@@ -148,8 +148,9 @@ def spec(root: Path) -> str:
 
 
 def listed(root: Path) -> list[str]:
-    """Return the lines of %files: files and links, marked if options or documents, and the folders
-    that only this package has; that of the options stays when the package is removed.
+    """Return the lines of the section %files: all files and links, with marks for options and
+    documents, and the folders that only this package has. The folder of the options is left out, so
+    that it remains when the package is removed.
     """
     lines = []
     for folder, _, names in sorted(os.walk(root)):

@@ -35,7 +35,7 @@ COMMAND = re.compile(r"^  ([a-z][a-z-]*)  ", re.MULTILINE)
 
 @cache
 def page(program: str, python: Path) -> str:
-    """Return the man page of `program` in troff: its help, and that of each subcommand."""
+    """Return the man page of `program` in troff, with its help and the help of each subcommand."""
     lines = [
         f'.TH {program.upper()} 1 "" "Suture" "User Commands"',
         ".SH NAME",
@@ -51,8 +51,8 @@ def page(program: str, python: Path) -> str:
 
 @cache
 def helps_of(program: str, python: Path = Path(sys.executable)) -> list[tuple[list[str], str]]:
-    """Return (words, help) of each command of `program`. One process prints all helps, because the
-    imports take a second."""
+    """Return the words and the help text of each command of `program`. One process prints all help
+    texts, because the imports take a second."""
     printed = subprocess.run(
         [python, "-c", PRINT_HELPS, program],
         check=True,
@@ -65,7 +65,7 @@ def helps_of(program: str, python: Path = Path(sys.executable)) -> list[tuple[li
 
 
 def helps(program: str, words: list[str]) -> Iterator[tuple[list[str], str]]:
-    """Yield (words, help) of a command and of all its subcommands."""
+    """Yield the words and the help text of a command, and of all its subcommands."""
     text = help_text(program, words)
     yield words, text
     for name in COMMAND.findall(text.partition("\nOptions:\n")[2].partition("\n\n")[2]):

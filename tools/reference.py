@@ -53,7 +53,7 @@ and bytes. [Monitoring](operations/monitoring.md) describes how to scrape them.
 
 
 def commands() -> str:
-    """Return docs/COMMANDS.md."""
+    """Return the text of docs/COMMANDS.md."""
     lines = [COMMANDS_HEAD]
     for program in MEANINGS:
         for words, text in helps_of(program):
@@ -64,7 +64,8 @@ def commands() -> str:
 
 
 def error_codes() -> str:
-    """Return docs/ERRORS.md. Raise ValueError unless the table has exactly the declared codes."""
+    """Return the text of docs/ERRORS.md. Raise ValueError unless the table has exactly the declared
+    codes."""
     with ERROR_CODES.open() as file:
         meanings = {
             row["code"]: row["meaning"] for row in csv.DictReader(file, dialect="excel-tab")
@@ -78,7 +79,7 @@ def error_codes() -> str:
 
 
 def events() -> str:
-    """Return docs/EVENTS.md."""
+    """Return the text of docs/EVENTS.md."""
     lines = [EVENTS_HEAD]
     for title, known in (
         ("Agent", declared.AGENT),
@@ -91,7 +92,7 @@ def events() -> str:
 
 
 def metrics() -> str:
-    """Return docs/METRICS.md."""
+    """Return the text of docs/METRICS.md."""
     events = agent_metrics.AgentMetrics()
     outcome = scm_pb2.ReconcileOutcome(chunks=[scm_pb2.ChunkOutcome()])
     events.count_command(scm_pb2.CommandStatus(reconcile=outcome))  # a sample has the labels

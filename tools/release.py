@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def fragments() -> list[Path]:
-    """Return the notes of changes that no release has."""
+    """Return the files with notes of changes that are not yet in CHANGELOG.md."""
     return [path for path in sorted(FRAGMENTS.glob("*.md")) if path.name != "README.md"]
 
 
@@ -79,7 +79,7 @@ def assemble(version: str) -> None:
 
 
 def fault_of(version: str) -> str:
-    """Return why this tree is not that version's, or an empty string."""
+    """Return the reason why this checkout cannot be released as `version`; "" if it can."""
     (newest,) = re.findall(
         r"\A.*?^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.M | re.S
     )
@@ -154,7 +154,7 @@ def run(*command: str) -> None:
 
 
 def output(*command: str) -> str:
-    """Return what a command prints in the checkout."""
+    """Run a command in the checkout; return its stdout."""
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 

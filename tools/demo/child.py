@@ -1,10 +1,10 @@
-"""Runs a program of this project in a process that dies with its parent, however the parent ends.
+"""Runs a program of this project in a process that is killed when its parent ends for any reason.
 
     python -m tools.demo.child PARENT agent.main --config ...
 
-The child asks the kernel for this itself, after its start. If the parent ran Python code between
-fork and exec, that code would run in a copy of a process without its gRPC threads, and would
-sometimes hang.
+The child itself requests this from the kernel after its start, with prctl(2). The parent cannot do
+this between fork and exec: its Python code would run in a copy of a process without the gRPC
+threads, and would sometimes hang.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
-    """Tie this process to its parent, and run the named module."""
+    """Make the kernel kill this process when its parent ends, and run the named module."""
     parent = int(sys.argv[1])
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call

@@ -1,6 +1,6 @@
-"""A real cluster on loopback: one SCM and some agents, each a process of its own.
+"""A real cluster on loopback: an SCM and some agents, each in its own process.
 
-Every process dies with its parent, however the parent ends, so no process is left running.
+The kernel kills each process when the parent ends, so no process is left running.
 """
 
 import json
@@ -34,24 +34,25 @@ class Running(Protocol):
     stdout: IO[bytes] | None
 
     def poll(self) -> int | None:
-        """Return its exit code; None while it runs."""
+        """Return the exit code of the process; None while it runs."""
 
     def wait(self, timeout_s: float | None = None, /) -> int:
-        """Wait for its end; return its exit code. Raise subprocess.TimeoutExpired."""
+        """Wait for the end of the process; return its exit code. Raise subprocess.TimeoutExpired if
+        it does not end within `timeout_s`."""
 
     def send_signal(self, number: int, /) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send a signal to the process, unless it has ended."""
 
     def terminate(self) -> None:
-        """Send it SIGTERM."""
+        """Send SIGTERM to the process."""
 
     def kill(self) -> None:
-        """Send it SIGKILL."""
+        """Send SIGKILL to the process."""
 
 
 Launch = Callable[[Sequence[str], IO[bytes]], Running]
-"""Starts the program that the words name. The caller reads its stdout; its stderr goes to the
-file."""
+"""Function that starts a program: a module and its arguments. The caller reads its stdout; its
+stderr goes to the given file."""
 
 
 def launched(
@@ -61,10 +62,10 @@ def launched(
     module: str = "tools.demo.child",
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Running:
-    """Start `python -m WORD ...`. The process dies with this process.
+    """Start `python -m WORD ...`. The process is killed when this process ends.
 
-    `module` is the module that ties it to this process. `environment` is added to this process's
-    environment.
+    `module` is the module that ensures this and then runs the program. `environment` is added to
+    the environment of this process.
     """
     return subprocess.Popen(
         [sys.executable, "-m", module, str(os.getpid()), *words],
@@ -99,12 +100,12 @@ class Process:
         self.wait_until_listening()
 
     def spawn(self) -> None:
-        """Start it without waiting."""
+        """Start the process without waiting until it serves."""
         with self.log.open("ab") as log:
             self.popen = self.launch(self.arguments, log)
 
     def wait_until_listening(self) -> None:
-        """Read the line that a child prints on stdout once it serves."""
+        """Wait for the line that the process prints when it serves, and record its addresses."""
         assert self.popen is not None
         assert self.popen.stdout is not None
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -122,14 +123,16 @@ class Process:
         self.address, self.web_address = str(said["address"]), str(said.get("web", ""))
 
     def stop(self) -> int | None:
-        """Terminate it, and kill it if that takes too long; return its exit code."""
+        """Send SIGTERM to the process, and kill it if it does not end in time; return its exit
+        code."""
         if self.popen is None:
             return None
         self.popen.terminate()
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for its end within the stop deadline; kill it after that."""
+        """Wait up to STOP_TIMEOUT_S for the end of the process, then kill it; return its exit
+        code."""
         assert self.popen is not None
         try:
             code = self.popen.wait(STOP_TIMEOUT_S)
@@ -142,7 +145,7 @@ class Process:
         return code
 
     def kill(self) -> None:
-        """Kill it with SIGKILL, like a crash."""
+        """Send SIGKILL to the process, as in a crash, and wait for its end."""
         assert self.popen is not None
         self.popen.send_signal(signal.SIGKILL)
         self.wait()

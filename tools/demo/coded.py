@@ -34,7 +34,7 @@ WaitUntil = Callable[[Callable[[], bool], str], None]
 
 @dataclass(slots=True)
 class Coded:
-    """The stored erasure-coded data, the damage, and its repair."""
+    """Facts about the demo's erasure-coded files: the stored data, the damage, and the repair."""
 
     scheme: str = ""
     files: int = 0
@@ -52,7 +52,8 @@ class Coded:
 
     @property
     def lost_index(self) -> int:
-        """The shard to lose: the first parity shard, which has a part of every file."""
+        """The index of the shard to remove: the first parity shard, which has a part of every
+        file."""
         return self.code.data_count + 1
 
 
@@ -62,7 +63,7 @@ def scheme_for(datanode_count: int) -> str:
 
 
 def chosen(sources: Sequence[SourceFile]) -> list[SourceFile]:
-    """Return the first sources, up to a few megabytes, under separate keys."""
+    """Return the first sources, up to CODED_BYTES_MAX, with the prefix `coded/` in their keys."""
     found: list[SourceFile] = []
     for source in sources:
         if sum(item.size_bytes for item in found) + source.size_bytes <= CODED_BYTES_MAX:
@@ -71,7 +72,7 @@ def chosen(sources: Sequence[SourceFile]) -> list[SourceFile]:
 
 
 def store(client: ClusterClient, sources: Sequence[SourceFile], datanode_count: int) -> Coded:
-    """Store some of the sources erasure-coded, and close their containers."""
+    """Store some of the sources erasure-coded, and close their containers; return the facts."""
     scheme = scheme_for(datanode_count)
     wanted = chosen(sources)
     stored, containers = client.put(wanted, lanes=1, close=True, scheme=parse_scheme(scheme))
@@ -98,7 +99,7 @@ def harm(
     look: Callable[[], scm_pb2.ContainerInfo],
     wait_until: WaitUntil,
 ) -> None:
-    """Lose one shard and wait until it is rebuilt; then flip a bit in another one."""
+    """Delete one shard and wait until it is reconstructed; then flip a bit in another shard."""
     lost = holder(info, coded.lost_index)
     request = datanode_pb2.DeleteContainerRequest(container_id=info.container_id, force=True)
     root = lost.replica.tree.root
@@ -161,5 +162,5 @@ def parity_of(
 
 
 def holder(info: scm_pb2.ContainerInfo, index: int) -> scm_pb2.ContainerInfoReplica:
-    """Return the replica that is the shard of this index."""
+    """Return the replica of a container that has the shard `index`."""
     return next(item for item in info.replicas if item.replica.replica_index == index)

@@ -82,10 +82,10 @@ def demo(
 
 
 class Steps:
-    """Reports the steps of the story, until SIGINT or SIGTERM. Both end the demo cleanly.
+    """Reports the steps of the demo, until SIGINT or SIGTERM. Both end the demo cleanly.
 
-    The exception of a signal handler is not sufficient: if it is raised in a library's callback, it
-    is printed and lost. In this case the story ends with the current step.
+    The exception that a signal handler raises is not sufficient: if it is raised in a callback of a
+    library, it is printed and lost. In this case, the demo ends after the current step.
     """
 
     def __init__(self, tell: Say) -> None:
@@ -105,7 +105,7 @@ class Steps:
         raise KeyboardInterrupt
 
     def __call__(self, text: str) -> None:
-        """Report a step, unless the story must end."""
+        """Report a step. Raise KeyboardInterrupt if the demo must end."""
         if self.is_interrupted:
             raise KeyboardInterrupt
         self._tell(text)
@@ -129,7 +129,8 @@ class Printer:
 
 
 def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidence:
-    """Start the cluster, run the story, stop the cluster."""
+    """Start the cluster, run all steps of the demo, and stop the cluster; return the
+    observations."""
     sources = freeze(collect(directories), root / "source")
     quiet = "[scan]\nenabled = false\nwatch = false\n"  # no scan finds damage before the story does
     cluster = Cluster(root, agents=agents, agent_sections=quiet, scm_settings=TIMES)
@@ -139,7 +140,7 @@ def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidenc
 
 
 def tell(evidence: Evidence) -> None:
-    """Print the table, the totals and the verdict."""
+    """Print the table of damages, the totals and the verdict."""
     columns = [
         "damage",
         "container#",
@@ -172,7 +173,7 @@ def tell(evidence: Evidence) -> None:
 
 
 def row(evidence: Evidence, harm: Harm) -> tuple[object, ...]:
-    """Return a damage and its outcome."""
+    """Return the table row of a damage and its repair."""
     healed = healed_of(evidence, harm)
     return (
         harm.damage.way,
@@ -242,7 +243,7 @@ class Healed:
 
 
 def healed_of(evidence: Evidence, harm: Harm) -> Healed:
-    """Return what the scan found of one damage, and how it was repaired."""
+    """Return the faults that the scan found for one damage, and the results of its repair."""
     damage = harm.damage
     found = evidence.findings.get((harm.datanode_id, damage.container_id), [])
     about_block = [f for f in found if f.local_id in damage.block_ids[: damage.blocks_hit]]
@@ -266,14 +267,14 @@ def healed_of(evidence: Evidence, harm: Harm) -> Healed:
 def chunk_belongs(
     chunk: scm_pb2.ChunkOutcome, block_ids: tuple[int, ...], file_faults: tuple[str, ...]
 ) -> bool:
-    """Return True if a repaired chunk is one that this damage spoiled."""
+    """Return True if a repaired chunk belongs to the damage with these blocks and file faults."""
     if file_faults:
         return chunk.difference in file_faults
     return chunk.local_id in block_ids
 
 
 def as_facts(evidence: Evidence) -> dict[str, object]:
-    """Return the whole run for JSON."""
+    """Return all observations as a JSON document."""
     return {
         "files": evidence.files,
         "stored_bytes": evidence.stored_bytes,
@@ -312,7 +313,7 @@ def as_facts(evidence: Evidence) -> dict[str, object]:
 
 
 def contest_facts(told: Contest) -> dict[str, object]:
-    """Return the contradiction for JSON."""
+    """Return the facts about the contradiction as JSON."""
     return {
         "container_id": told.container_id,
         "block_id": told.block_id,
@@ -328,7 +329,7 @@ def contest_facts(told: Contest) -> dict[str, object]:
 
 
 def death_facts(told: Death) -> dict[str, object]:
-    """Return the dead datanode for JSON."""
+    """Return the facts about the dead datanode as JSON."""
     return {
         "datanode_id": told.datanode_id,
         "container_ids": told.containers,

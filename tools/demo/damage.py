@@ -1,8 +1,8 @@
-"""Damages real files in the ways of disks and file systems.
+"""Damages real files in the same ways as faulty disks and file systems.
 
-Each function returns a description with the bytes of the chunks that it damaged. The demo and the
-tests compare it with the findings of scans and the bytes that repairs fetch. Every function checks
-that the damage really exists.
+Each function returns a `Damage`, with the number of bytes of the chunks that it damaged. The demo
+and the tests compare it with the findings of scans and with the bytes that repairs fetch. Each
+function checks that the damage really exists.
 """
 
 import mmap
@@ -52,7 +52,7 @@ class Target:
 
 
 def flip_bit_under_warm_cache(target: Target) -> Damage:
-    """Flip one bit on the medium by a direct write, while the file is in the page cache."""
+    """Flip one bit on the disk by a direct write, while the file is in the page cache."""
     path = target.block_file()
     warm = path.read_bytes()
     at = min(len(warm), target.chunk_bytes[0]) // 2
@@ -72,7 +72,7 @@ def zero_page(target: Target) -> Damage:
 
 
 def truncate(target: Target) -> Damage:
-    """Cut the file inside its first chunk, as a crash without a journal would."""
+    """Truncate the file within its first chunk, as a crash without a journal would."""
     path = target.block_file()
     keep = target.chunk_bytes[0] // 2
     os.truncate(path, keep)
@@ -97,7 +97,7 @@ def delete_metadata_row(target: Target) -> Damage:
 
 
 def rewrite_with_row(target: Target) -> Damage:
-    """Change all bytes of the first chunk, and its block record to match: a lie.
+    """Change all bytes of the first chunk, and the block record so that it matches (a lie).
 
     The agent must be stopped, because it may have the block record in memory.
     """
@@ -154,7 +154,7 @@ def append_garbage(target: Target) -> Damage:
 
 
 def misdirect_write(target: Target) -> Damage:
-    """Write the first bytes of another block in place of this block's."""
+    """Overwrite the first bytes of a block with the first bytes of another block."""
     other = target.block_file(1).read_bytes()[:PAGE_BYTES]
     path = target.block_file()
     data = path.read_bytes()
@@ -165,7 +165,7 @@ def misdirect_write(target: Target) -> Damage:
 
 
 def damage_descriptor(target: Target) -> Damage:
-    """Spoil the container's descriptor."""
+    """Overwrite bytes of the container's descriptor."""
     path = target.root / "metadata" / f"{target.container_id}.container"
     overwrite(path, path.stat().st_size // 2, b"\x00\xff\x00\xff")
     faults = ("DESCRIPTOR_DAMAGED",)
@@ -173,7 +173,8 @@ def damage_descriptor(target: Target) -> Damage:
 
 
 def tree_restorer(target: Target) -> Callable[[], Damage]:
-    """Save the current tree file. The returned function writes it back over a newer one."""
+    """Save the current tree file. Return a function that later overwrites a newer tree file with
+    the saved one."""
     path = target.root / "metadata" / f"{target.container_id}.tree"
     old = path.read_bytes()
 
@@ -201,8 +202,8 @@ WAYS: Final[tuple[Callable[[Target], Damage], ...]] = (
 )
 """Every kind of damage that needs no preparation; `tree_restorer` is the tenth kind."""
 WHILE_STOPPED: Final = frozenset({delete_metadata_row})
-"""Kinds of damage that write to the index. A running agent keeps its table of readers to itself, so
-a commit of another process could be lost."""
+"""Kinds of damage that write to the index, for which the agent must be stopped. A running agent
+does not share its LMDB lock table, so a commit of another process could be lost."""
 
 
 def result(
@@ -214,7 +215,7 @@ def result(
     blocks_hit: int = 1,
     file_faults: tuple[str, ...] = (),
 ) -> Damage:
-    """Return the damage; by default one chunk is spoiled."""
+    """Return the description of a damage. If `spoiled_bytes` is None, one chunk is damaged."""
     spoiled = target.chunk_bytes[0] if spoiled_bytes is None else spoiled_bytes
     return Damage(
         way, target.container_id, target.block_ids, blocks_hit, spoiled, detail, file_faults
@@ -232,7 +233,7 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Sync changes made through another descriptor."""
+    """Sync a file, including changes that were made through another descriptor."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

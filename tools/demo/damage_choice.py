@@ -1,4 +1,4 @@
-"""Chooses the demo's damage: each kind at least once, and never the last good copy of a chunk.
+"""Chooses the demo's damage: each kind at least once, and never the last intact copy of a chunk.
 
 Within one container no block is damaged on two replicas, so a healthy copy of each chunk exists.
 The three replicas have different damage, so none of them is intact.
@@ -43,7 +43,8 @@ def harm_cluster(
     client: ClusterClient,
     indexes: dict[str, int],
 ) -> list[Harm]:
-    """Damage replicas of every container in turn, until each kind of damage was used."""
+    """Damage replicas of one container after another, until each kind of damage was used; return
+    the damages."""
     harms: list[Harm] = []
     blocks = {info.container_id: damageable_blocks(client, info) for info in infos}
     roomy = [info for info in infos if len(blocks[info.container_id]) >= BLOCKS_MIN]
@@ -93,7 +94,8 @@ def stale_tree(
     replica: scm_pb2.ContainerInfoReplica,
     blocks: list[BlockData],
 ) -> Iterator[Harm]:
-    """Damage a page, let a scan write a newer tree, and restore the older tree."""
+    """Damage a page, run a scan that writes a newer tree, and restore the older tree file; yield
+    the damages."""
     target = target_of(cluster, indexes, info.container_id, replica, [blocks.pop(), blocks.pop()])
     restore: Callable[[], Damage] = tree_restorer(target)
     yield Harm(replica.datanode.datanode_id, zero_page(target))
@@ -102,7 +104,7 @@ def stale_tree(
 
 
 def damageable_blocks(client: ClusterClient, info: scm_pb2.ContainerInfo) -> list[BlockData]:
-    """Return blocks large enough to damage, in an order that mixes sizes."""
+    """Return the blocks of a container that are large enough to damage, in a fixed random order."""
     peer = client.peer(info.replicas[0].datanode)
     blocks = peer.blocks_of(ContainerId(info.container_id))
     large = [block for block in blocks if block.length_bytes >= BLOCK_BYTES_MIN]
@@ -128,7 +130,8 @@ def target_of(
 
 
 def replica_root(cluster: Cluster, index: int, container_id: int) -> Path:
-    """Find a replica's directory on the volumes of agent `index`."""
+    """Return the directory of a replica on the volumes of agent `index`. Raise RefusedError if the
+    agent has no replica."""
     for volume in cluster.volume_paths(index):
         for root in volume.glob(f"hdds/*/current/containerDir*/{container_id}"):
             return root

@@ -1,7 +1,7 @@
-"""The demo's dead node: one agent is killed, stays away for a while, and comes back.
+"""The demo's dead datanode: one agent is killed, is absent for a while, and returns.
 
-While it is away, `suture status` reports it, reads continue, and its replicas are made on other
-datanodes. When it is back, surplus replicas are removed.
+While it is absent, `suture status` reports it, reads continue, and its replicas are copied to other
+datanodes. When it has returned, surplus replicas are removed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ TIMES: Final = {
     "heal_after_ms": 2_000,
     "reconcile_cooldown_ms": 1_000,  # what healed by itself is damaged again, and planned at once
 }
-"""Options of the demo's SCM: seconds for what normally takes minutes."""
+"""Options of the demo's SCM that shorten delays from minutes to seconds."""
 
 
 @dataclass(slots=True)
@@ -32,8 +32,8 @@ class Death:
     """The datanode that died, and what happened to its containers."""
 
     datanode_id: str = ""
-    open_id: int = 0  # open when it died
-    containers: list[int] = field(default_factory=list)  # whole copies on that datanode
+    open_id: int = 0  # container that was open when the datanode died
+    containers: list[int] = field(default_factory=list)  # containers with a copy on this datanode
     checksums: Checksums = field(default_factory=dict)
     headline: str = ""  # of `suture status`, while it is dead
     made_count: int = 0  # replicas made elsewhere
@@ -49,7 +49,8 @@ def store(death: Death, stage: Stage, sources: Sequence[SourceFile]) -> None:
 
 
 def kill(death: Death, stage: Stage, container_ids: Sequence[int]) -> Iterator[str]:
-    """Kill a datanode that has a replica of the open container; yield deviations."""
+    """Kill a datanode that has a replica of the open container; yield the deviations from the
+    expected state."""
     [info] = stage.infos_of([death.open_id])
     if info.state != OPEN:
         yield f"container {death.open_id} is {info.state}, not open"
@@ -63,7 +64,7 @@ def kill(death: Death, stage: Stage, container_ids: Sequence[int]) -> Iterator[s
 
 
 def containers_on(stage: Stage, datanode_id: str, container_ids: Sequence[int]) -> list[int]:
-    """Return which of these containers are on a datanode."""
+    """Return the containers of `container_ids` that have a replica on a datanode."""
     return [
         info.container_id
         for info in stage.infos_of(container_ids)
@@ -72,8 +73,8 @@ def containers_on(stage: Stage, datanode_id: str, container_ids: Sequence[int]) 
 
 
 def outlive(death: Death, stage: Stage, checksums: Checksums) -> Iterator[str]:
-    """Read while the datanode is dead, and wait until there are enough replicas on other
-    datanodes."""
+    """Read files while the datanode is dead, and wait until other datanodes have enough replicas;
+    yield the deviations from the expected state."""
     yield from fetch_through_keys(stage.client, checksums)
     yield from fetch_through_keys(stage.client, death.checksums)
 
@@ -109,7 +110,8 @@ def is_whole_without(death: Death, info: scm_pb2.ContainerInfo) -> bool:
 
 
 def come_back(death: Death, stage: Stage) -> Iterator[str]:
-    """Restart the datanode with all its data, and wait until no replica is surplus."""
+    """Restart the datanode with all its data, and wait until no replica is surplus; yield the
+    deviations from the expected state."""
     index = stage.indexes[death.datanode_id]
     on_disk = sum(count_on_disk(stage, container_id) for container_id in death.containers)
     stage.cluster.start_again(index)

@@ -1,8 +1,8 @@
 """The demo's liar: a replica with wrong bytes and with a block record that matches these bytes.
 
-All three replicas have the same chunk. One is right. One has a flipped bit, and its block record is
-intact. One is wrong, but its block record matches it: the lie. Only a comparison of replicas can
-find the lie, because a scan cannot.
+The same chunk is different in the three replicas. In the first, it is correct. In the second, it
+has a flipped bit, and the block record is intact. In the third, it is wrong, and the block record
+matches it: this is the lie. A scan cannot find the lie; only a comparison of replicas can.
 
 The container is scanned, planned and reconciled. The flipped bit is repaired, and an operator
 decides about the contradiction.
@@ -23,7 +23,7 @@ from tools.demo.readback import Checksums, source_checksums
 from tools.demo.stage import Stage, is_whole, wait_until
 
 PREFIX: Final = "contested/"
-FILES: Final = 2  # so few of the smallest files always fit into one container
+FILES: Final = 2  # the smallest files, which together fit into one container
 CONTRADICTORY: Final = "CONTRADICTORY"
 
 
@@ -70,16 +70,17 @@ def store(client: ClusterClient, sources: Sequence[SourceFile]) -> Contest:
 
 
 def smallest_of(sources: Sequence[SourceFile], prefix: str) -> list[SourceFile]:
-    """Return the smallest files that are worth damaging, under separate keys."""
+    """Return the smallest files that are large enough to damage, with `prefix` in their keys."""
     large = [source for source in sources if source.size_bytes >= BLOCK_BYTES_MIN]
     smallest = sorted(large, key=lambda source: source.size_bytes)[:FILES]
     return [replace(source, key=prefix + source.key) for source in smallest]
 
 
 def harm(contest: Contest, stage: Stage) -> None:
-    """Flip a bit of one replica, and make another replica lie about the same chunk.
+    """Flip a bit in one replica, and make another replica lie about the same chunk.
 
-    The liar's agent is stopped during the change, because its memory would keep the earlier state.
+    The agent of the lying replica is stopped during the change, because it may have the earlier
+    block record in memory.
     """
     [info] = stage.infos_of([contest.container_id])
     right, flipped, liar = (item.datanode.datanode_id for item in info.replicas)
@@ -118,7 +119,7 @@ def note_repair(contest: Contest, outcomes: Sequence[scm_pb2.Outcome]) -> None:
 
 
 def judge(contest: Contest, stage: Stage, outcomes: Sequence[scm_pb2.Outcome]) -> Iterator[str]:
-    """Let all three replicas compare again; yield deviations.
+    """Order another reconcile of all three replicas; yield the deviations from the expected result.
 
     The flipped bit must be repaired from the right replica. The lie must not be copied to any
     replica. Each datanode that sees the contradiction must report it.
@@ -163,7 +164,7 @@ def reports(contest: Contest, stage: Stage, datanode_id: str) -> bool:
 
 
 def decide(contest: Contest, stage: Stage) -> Iterator[str]:
-    """Trust the right replica, as an operator does; yield the problems that remain."""
+    """Run `suture reconcile --trust` with the correct replica; yield the problems that remain."""
     shown = stage.suture(
         "reconcile", str(contest.container_id), "--trust", contest.right_id, "--yes"
     )

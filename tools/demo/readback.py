@@ -40,7 +40,7 @@ def _pieces(source: SourceFile, sizes_bytes: Sequence[int]) -> Iterator[FilePart
 
 
 def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:
-    """Return the checksum and the number of some bytes."""
+    """Return the XXH3-128 checksum and the number of the bytes in `pieces`."""
     checksum, count = xxhash.xxh3_128(), 0
     for piece in pieces:
         checksum.update(piece)
@@ -51,7 +51,8 @@ def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:
 def read_back(
     client: ClusterClient, infos: Sequence[scm_pb2.ContainerInfo], expected: Checksums
 ) -> tuple[int, list[str]]:
-    """Read all blocks of all replicas; return the bytes read and the deviations."""
+    """Read all blocks of all replicas; return the number of bytes read, and the deviations from the
+    expected checksums."""
     replicas = [
         (ContainerId(info.container_id), rank, replica)
         for info in infos
@@ -82,7 +83,8 @@ def read_replica(
     replica: scm_pb2.ContainerInfoReplica,
     expected: Checksums,
 ) -> tuple[int, list[str], set[tuple[str, int]]]:
-    """Read one replica; return its bytes, the deviations, and its blocks."""
+    """Read one replica; return the number of bytes read, the deviations, and its blocks as (key,
+    part)."""
     peer = client.peer(replica.datanode)
     read_bytes, wrong, seen = 0, [], set()
     for block in peer.blocks_of(container_id):
@@ -114,7 +116,8 @@ def block_bytes(
 
 
 def fetch_through_keys(client: ClusterClient, expected: Checksums) -> list[str]:
-    """Fetch some files by key, like a user; return the deviations."""
+    """Fetch some files by key, as a user does; return the deviations from the expected
+    checksums."""
     whole = [key for key, part in expected if part == 0 and (key, 1) not in expected]
     step = max(1, len(whole) // FETCHED_THROUGH_KEYS_MAX)
     return [

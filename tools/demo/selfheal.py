@@ -1,9 +1,9 @@
-"""The demo's first act: one flipped bit, which a scan finds and the control plane repairs without
+"""The demo's first part: a flipped bit, which a scan finds and the control plane repairs without
 Spark.
 
 A bit is flipped, a scan finds it, the datanode reports it, and the control plane orders a reconcile
-by itself. Then the replicas are equal again. After that, the control plane is restarted without
-healing, so that the later acts use plans of Spark.
+by itself. Then the replicas are equal again. After that, the control plane is restarted with `heal
+= false`, so that the later parts use plans of Spark.
 """
 
 import time
@@ -28,7 +28,7 @@ class Selfheal:
 
 
 def flip_and_watch(told: Selfheal, stage: Stage, info: scm_pb2.ContainerInfo) -> None:
-    """Flip a bit of one replica, scan it, and wait until the container is whole."""
+    """Flip a bit of one replica, scan the replica, and wait until the container is repaired."""
     replica = info.replicas[0]
     told.container_id, told.datanode_id = info.container_id, replica.datanode.datanode_id
     blocks = damageable_blocks(stage.client, info)[:1]
@@ -73,11 +73,11 @@ def leave_the_rest_to_plans(stage: Stage) -> None:
 
 
 def heal_again(stage: Stage) -> None:
-    """Restart the control plane with healing; wait until safe mode has ended.
+    """Restart the control plane with `heal = true`; wait until safe mode has ended.
 
-    This is needed while a datanode is absent. On a busy machine a writer may drop a slow replica,
-    which only a reconcile completes. The control plane expects that reconcile, so it orders no
-    other replica.
+    This is needed for the steps with an absent datanode. On a busy machine, a writer may stop
+    writing to a slow replica. Only a reconcile completes this replica. The control plane expects
+    the reconcile, so it does not order a new replica.
     """
     _start_again(stage, heal="true")
 

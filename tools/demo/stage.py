@@ -1,4 +1,4 @@
-"""The common base of the demo's acts: the cluster, a client, and the command line."""
+"""The common base of the demo's parts: the cluster, a client, and the command line."""
 
 import json
 import subprocess
@@ -28,7 +28,8 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Stage:
-    """A running cluster with a client; `addresses` and `indexes` are by datanode id."""
+    """A running cluster with a client. `addresses` and `indexes` have the address and the process
+    number of each datanode, by id."""
 
     cluster: Cluster
     client: ClusterClient
@@ -36,7 +37,8 @@ class Stage:
     indexes: dict[str, int] = field(default_factory=dict)  # number of the process
 
     def learn_addresses(self) -> None:
-        """Wait for all datanodes; map their ids to addresses and to processes."""
+        """Wait until all datanodes have registered, and record their addresses and process
+        numbers."""
         by_address = {process.address: i for i, process in enumerate(self.cluster.nodes)}
 
         def registered() -> bool:
@@ -73,7 +75,7 @@ class Stage:
         return [info for info in answer.containers if info.container_id in container_ids]
 
     def outcomes_of(self, command_ids: Sequence[int]) -> list[scm_pb2.Outcome]:
-        """Wait for the outcome of every command."""
+        """Wait until all commands have an outcome; return the outcomes."""
         outcomes: list[scm_pb2.Outcome] = []
 
         def answered() -> bool:
@@ -86,10 +88,10 @@ class Stage:
         return outcomes
 
     def suture(self, *arguments: str) -> Any:  # any JSON that the command prints
-        """Run `suture` as an operator does, and return the JSON that it printed.
+        """Run `suture --json` as an operator does; return the printed document.
 
-        Raise UnavailableError if it printed no JSON. A non-zero exit code may only say that there
-        is work to do.
+        Raise UnavailableError if the command printed no JSON. Its exit code is ignored, because it
+        may only report that something needs attention.
         """
         done = subprocess.run(
             [
@@ -135,8 +137,8 @@ def are_equal(replicas: Sequence[container_pb2.ReplicaReport]) -> bool:
 def are_known(
     scanned: Mapping[Place, container_pb2.ReplicaReport], infos: Sequence[scm_pb2.ContainerInfo]
 ) -> bool:
-    """Return True if the SCM has the state of each replica as of its last scan. A root that is
-    reported after the snapshot would make the plan stale."""
+    """Return True if the SCM's records of all replicas have the state and root of their last scans.
+    Otherwise, a root that is reported after the snapshot would make the plan stale."""
     known = {
         (one.datanode.datanode_id, info.container_id): _standing(one.replica)
         for info in infos
@@ -150,7 +152,8 @@ def _standing(report: container_pb2.ReplicaReport) -> tuple[int, int | None]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:
-    """Poll `condition`; raise an error if it does not become true in time."""
+    """Poll `condition` until it is true. Raise UnavailableError if it does not become true within
+    `wait_s`; `what` describes it."""
     deadline_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline_s:

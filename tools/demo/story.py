@@ -1,9 +1,9 @@
-"""The whole story of the demo, step by step, with the calls that users make.
+"""All steps of the demo, with the calls that users make.
 
 Files are stored and their containers closed. A bit is flipped, a scan finds it, and the control
-plane heals it by itself. Then replicas are damaged on disk in every known way. Scans find the
-damage, Spark plans the repairs from a snapshot, and reconciles carry the plan out. At the end
-everything is verified.
+plane repairs it by itself. Then replicas are damaged on disk in all known ways. Scans find the
+damage, Spark plans the repairs from a snapshot, and reconciles execute the plan. At the end, all
+replicas and files are verified.
 """
 
 import json
@@ -67,7 +67,7 @@ class Evidence:
 
     @property
     def spoiled_bytes(self) -> int:
-        """Bytes of all chunks that the damage spoiled."""
+        """The number of bytes in all damaged chunks."""
         return sum(harm.damage.spoiled_bytes for harm in self.harms)
 
     @property
@@ -101,7 +101,8 @@ def default_directories() -> list[Path]:
 
 
 def collect(directories: Sequence[Path]) -> list[SourceFile]:
-    """Return the regular files below `directories`, without hidden and derived ones."""
+    """Return the regular files below `directories`, without hidden files and the directories in
+    SKIPPED_DIRECTORIES. Raise RefusedError if a directory does not exist."""
     sources: list[SourceFile] = []
     total_bytes = 0
     for number, directory in enumerate(directories):
@@ -134,7 +135,8 @@ def lanes_for(sources: Sequence[SourceFile]) -> int:
 
 
 def freeze(sources: Sequence[SourceFile], directory: Path) -> list[SourceFile]:
-    """Copy the files and return the copies, because a tree in use would change during the demo."""
+    """Copy the files below `directory`; return the copies. The originals could change during the
+    demo."""
     frozen: list[SourceFile] = []
     for source in sources:
         path = directory / source.key
@@ -168,7 +170,7 @@ class Story:
     scanned: dict[Place, container_pb2.ReplicaReport] = field(default_factory=dict)
 
     def run(self, sources: Sequence[SourceFile]) -> Evidence:
-        """Run the story from start to end; return the observations."""
+        """Run all steps of the demo; return the observations."""
         steps: dict[str, Callable[[], None]] = {
             "store": lambda: self.store(sources),
             "close": self.wait_until_closed,
@@ -216,7 +218,7 @@ class Story:
         )
 
     def infos(self) -> list[scm_pb2.ContainerInfo]:
-        """Return the SCM's facts about the demo's containers of whole copies."""
+        """Return the SCM's facts about the demo's replicated containers."""
         return self.stage.infos_of(self.evidence.containers)
 
     def coded_infos(self) -> list[scm_pb2.ContainerInfo]:
@@ -230,18 +232,20 @@ class Story:
         return self.stage.infos_of({*told.containers, *told.coded.containers, contested})
 
     def is_all_whole(self) -> bool:
-        """Return True if all copies are equal and all shards present."""
+        """Return True if all replicated containers have three equal replicas, and all shards
+        exist."""
         shards = all(coded.is_complete(self.evidence.coded, i) for i in self.coded_infos())
         return shards and all(is_whole(info) for info in self.infos())
 
     def wait_until_closed(self) -> None:
-        """Wait until every replica is CLOSED, and every container's roots agree."""
+        """Wait until all replicas are CLOSED, and the replicas of each container have equal
+        roots."""
         wait_until(self.is_all_whole, "all containers close alike")
         self.say("all containers are closed; the roots of their replicas agree")
 
     def heal_alone(self) -> None:
-        """Flip a bit, find it by a scan, and wait until the control plane heals it without a
-        plan."""
+        """Flip a bit, scan the replica, and wait until the control plane repairs it without a plan
+        of Spark."""
         told, [info, *_] = self.evidence.selfheal, self.infos()
         selfheal.flip_and_watch(told, self.stage, info)
         self.say(
@@ -252,7 +256,7 @@ class Story:
         selfheal.leave_the_rest_to_plans(self.stage)
 
     def harm_shards(self) -> None:
-        """Remove a shard, which is rebuilt at once; then damage another one."""
+        """Delete a shard and wait for its reconstruction; then damage another shard."""
         told, [info, *_] = self.evidence.coded, self.coded_infos()
         coded.harm(
             told,
@@ -270,7 +274,7 @@ class Story:
         )
 
     def damage(self) -> None:
-        """Damage replicas on disk in every known way."""
+        """Damage replicas on disk in all known ways."""
         self.evidence.harms = harm_cluster(
             self.infos(), self.stage.cluster, self.stage.client, self.stage.indexes
         )
@@ -325,7 +329,7 @@ class Story:
         return peer.scanned(ContainerId(container_id), waits=self.waits)
 
     def waits(self, error: SutureError) -> None:
-        """Print what a step waits for."""
+        """Print the reason why a step waits."""
         self.say(f"waits: {error}")
 
     def verify(self) -> None:
@@ -382,7 +386,7 @@ class Story:
         )
 
     def decide(self) -> None:
-        """Show the state of the contradiction; then resolve it as an operator does."""
+        """Check and print the state of the contradiction; then resolve it as an operator does."""
         told = self.evidence.contest
         self.evidence.not_healed += liar.judge(told, self.stage, self.evidence.outcomes)
         sources = ", ".join(one[:SHORT] for one in told.repaired_from) or "nobody"
@@ -398,12 +402,14 @@ class Story:
         )
 
     def adopt(self, container_ids: Sequence[int], checksums: Checksums) -> None:
-        """Include containers in the final proof."""
+        """Add containers, with the checksums of their files, to those that are verified at the
+        end."""
         self.evidence.containers += container_ids
         self.checksums |= checksums
 
     def die(self) -> None:
-        """Kill a datanode while a container on it is open; the others must do without it."""
+        """Kill a datanode that has a replica of an open container, and check that the other
+        datanodes serve and restore all data."""
         told = self.evidence.death
         selfheal.heal_again(self.stage)
         wait_until(self.is_all_whole, "all that was repaired is whole")
@@ -420,7 +426,7 @@ class Story:
         )
 
     def come_back(self) -> None:
-        """Restart the dead datanode: surplus replicas are removed."""
+        """Restart the dead datanode, and wait until the surplus replicas are removed."""
         told = self.evidence.death
         self.evidence.not_healed += death.come_back(told, self.stage)
         self.adopt([told.open_id], told.checksums)

@@ -1,4 +1,5 @@
-"""`make interop`: moves containers between a real Ozone and agents, and heals damage."""
+"""`make interop`: moves containers between datanodes of a real Ozone and agents, and repairs
+damage."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Agents under the SCM of a real Ozone cluster, and that SCM's reports about them."""
+"""Agents that a real Ozone SCM controls, and a client of this SCM."""
 
 import json
 import re
@@ -58,7 +58,8 @@ class Agent:
     """A process of `suture-agent`."""
 
     def __init__(self, place: Path, port: int, config: str = CONFIG) -> None:
-        """`config` is a template: `port` is the SCM's, `door` the agent's own or 0."""
+        """Start an agent. `config` is a template of its config, with `port` for the SCM's port and
+        `door` for the port of the agent's Ozone server (0 = any)."""
         self._place = place
         self._config = config
         (place / "volume").mkdir(parents=True)
@@ -93,7 +94,7 @@ class Agent:
         self.door = f"{host}:{self._door}"
 
     def end(self, how: int = signal.SIGTERM) -> int:
-        """Stop it; return its exit code."""
+        """Send a signal to the agent, and wait for its end; return its exit code."""
         self._process.send_signal(how)
         return self._process.wait(60)
 
@@ -115,7 +116,8 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The SCM's facts about a replica. `index` is that of the shard, or 0 for a copy."""
+    """The SCM's facts about a replica. `index` is the index of the shard, or 0 if the container is
+    replicated."""
 
     state: str
     root: int
@@ -123,7 +125,7 @@ class Replica:
 
 
 class Scm:
-    """The SCM's answers, through its client protocol."""
+    """Client of Ozone's SCM, which returns its facts about datanodes and replicas."""
 
     def __init__(self, port: int, identity: Identity = USER) -> None:
         self._client = OzoneScmClient(parse_addresses(f"127.0.0.1:{port}"), identity)
@@ -139,7 +141,7 @@ class Scm:
         return ""
 
     def told_of(self, container_id: int) -> dict[str, Replica]:
-        """Return the replicas as the SCM knows them, by datanode."""
+        """Return the SCM's facts about a container's replicas, by datanode."""
         answer = self._client.call(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): Replica(one.state, one.checksum, one.index)
@@ -147,7 +149,7 @@ class Scm:
         }
 
     def pipelines_with(self, uuid: str) -> list[str]:
-        """Return the pipelines that a datanode is in."""
+        """Return the ids of the pipelines of which a datanode is a member."""
         found = self._client.call(ScmRequestType.LIST_PIPELINES).list_pipelines.pipelines
         return [
             pipeline_id(one.id)
@@ -156,7 +158,7 @@ class Scm:
         ]
 
     def replicas(self, container_id: int) -> dict[str, tuple[str, int]]:
-        """Return state and root by datanode."""
+        """Return the state and the root of a container's replicas, by datanode."""
         answer = self._client.call(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): (one.state, one.checksum)
@@ -164,14 +166,15 @@ class Scm:
         }
 
     def reconcile(self, container_id: int) -> str:
-        """Order a reconcile; return why the SCM rejected it, or ""."""
+        """Request a reconcile from the SCM; return the reason for a rejection, or "" if the SCM
+        accepted."""
         ((_, answer),) = self._client.order_each(
             [container_id], lambda key: request(ScmRequestType.RECONCILE, container_id=key)
         )
         return answer.text if isinstance(answer, Failure) else ""
 
     def shards(self, container_id: int) -> dict[str, tuple[str, int]]:
-        """Return state and index of the shard at each datanode."""
+        """Return the state and the index of a container's shards, by datanode."""
         answer = self._client.call(ScmRequestType.GET_REPLICAS, container_id=container_id)
         return {
             datanode_id(one.datanode): (one.state, one.index)
@@ -180,7 +183,7 @@ class Scm:
 
 
 class Steps:
-    """The observations of a trial, line by line."""
+    """The observations of a trial, as rows of a table."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self.rows: list[tuple[str, str, bool]] = []

@@ -1,4 +1,4 @@
-"""A cluster of Apache Ozone. It is built through Maven and runs in one Java process, which reads
+"""A cluster of Apache Ozone. Maven builds it. It runs in one Java process (the driver), which reads
 commands line by line.
 
 INTEROP_REPOSITORY names a Maven repository that contains Ozone. Without it, 262 MB are downloaded
@@ -93,11 +93,11 @@ class Node:
 
     @property
     def peer(self) -> str:
-        """The name of the datanode for `suture ozone repair`."""
+        """The datanode as an argument of `suture ozone repair --peer`."""
         return f"127.0.0.1:{self.port}/{self.datanode_id}"
 
     def file(self, container_id: int, block_id: int) -> Path:
-        """Return the path of a block's file, on whichever volume its container is."""
+        """Return the path of a block's file. Search all volumes for the container."""
         pattern = f"hdds/*/current/*/{container_id}/chunks"
         (chunks,) = self.data_dir.glob(pattern)
         return chunks / f"{block_id}.block"
@@ -106,7 +106,7 @@ class Node:
 T = TypeVar("T")
 
 Block = tuple[int, int]
-"""Container and block."""
+"""Container id and block id."""
 
 
 class Ozone:
@@ -126,7 +126,8 @@ class Ozone:
         return answer
 
     def answer(self) -> str:
-        """Wait for the driver's next line."""
+        """Wait for the driver's next answer, and return it. Raise RuntimeError if the driver
+        ends."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(PREFIX):
@@ -134,13 +135,13 @@ class Ozone:
         raise RuntimeError(f"the cluster ended: {self._process.wait()}")
 
     def write(self, key: str, length_bytes: int, seed: int, *, how: str = "write") -> list[Block]:
-        """Write a key; return its blocks."""
+        """Write a key with Ozone's client; return its blocks."""
         found = self.tell(f"{how} {key} {length_bytes} {seed}").split()
         pairs = (text.split(":") for text in found)
         return [(int(container), int(block)) for container, block in pairs]
 
     def nodes(self) -> list[Node]:
-        """Return the datanodes as they are now."""
+        """Return the present datanodes of the cluster."""
         found = []
         for text in self.tell("datanodes").split():
             index, datanode_id, port, directory = text.split(",")
@@ -149,12 +150,12 @@ class Ozone:
         return found
 
     def settled_nodes(self, wait_s: float) -> list[Node]:
-        """Return the datanodes; wait for a datanode that is starting. Raise RuntimeError if it does
-        not start."""
+        """Wait until no datanode is starting; return the datanodes. Raise RuntimeError if this
+        takes longer than `wait_s`."""
         return self._settled(self.nodes, wait_s)
 
     def settled_replicas(self, wait_s: float) -> dict[tuple[int, int], tuple[str, str]]:
-        """Return the replicas; wait for a datanode that is starting."""
+        """Wait until no datanode is starting; return the replicas, as `replicas` does."""
         return self._settled(self.replicas, wait_s)
 
     def _settled(self, ask: Callable[[], T], wait_s: float) -> T:
@@ -168,7 +169,8 @@ class Ozone:
             time.sleep(0.5)
 
     def replicas(self) -> dict[tuple[int, int], tuple[str, str]]:
-        """Return state and root by datanode and container."""
+        """Return the state and the root of each replica, by index of the datanode and container
+        id."""
         found = {}
         for text in self.tell("replicas").split():
             node, container, state, root = text.split(",")
@@ -178,10 +180,11 @@ class Ozone:
 
 @contextmanager
 def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
-    """Start a cluster with its data below `directory`; it ends with the body. Raise
+    """Run a cluster with its data below `directory` during the block, and yield it. Raise
     PrerequisiteMissing if it cannot be started.
 
-    `how` is "led" for a replication manager that acts on command, and the number of datanodes.
+    `how` has arguments of the driver: "led" for a replication manager that runs only on command,
+    and the number of datanodes.
     """
     with _driven(class_path, directory, "OzoneDriver", *how) as process:
         yield Ozone(process)
@@ -189,7 +192,7 @@ def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
 
 @contextmanager
 def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a driver and wait until it is ready; it ends with the body. Raise PrerequisiteMissing
+    """Run a driver during the block; yield its process when it is ready. Raise PrerequisiteMissing
     if it cannot be started."""
     opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
     command = [
@@ -238,12 +241,12 @@ class BareDatanode:
 
     @property
     def peer(self) -> str:
-        """The name of the datanode for OzoneNodes."""
+        """The datanode as an argument of commands of OzoneNodes."""
         return f"127.0.0.1:{self.port}:{self.datanode_id}"
 
 
 class Stacks(Ozone):
-    """Ozone's datanodes, clients and coordinator, without SCM and OM."""
+    """Ozone's datanodes, clients and reconstruction coordinator, without SCM and OM."""
 
     def stacks(self) -> list[BareDatanode]:
         """Return the datanodes."""
@@ -260,7 +263,7 @@ class Stacks(Ozone):
 
 @contextmanager
 def stacks(class_path: str, directory: Path, count: int) -> Iterator[Stacks]:
-    """Start datanodes of Ozone below `directory`; they end with the body. Raise PrerequisiteMissing
-    if they cannot be started."""
+    """Run `count` datanodes of Ozone below `directory` during the block, and yield their driver.
+    Raise PrerequisiteMissing if they cannot be started."""
     with _driven(class_path, directory, "OzoneNodes", str(directory), str(count)) as process:
         yield Stacks(process)

@@ -57,8 +57,9 @@ HEADS: Final = ("where", "damage", "replicas", "1 round", "2", "more", "not", "b
 class Damage:
     """The damage to a replica, and the outcome of its repair.
 
-    `rounds` is the number of rounds until it was healed; 0 = not healed. `moved_bytes` counts the
-    bytes that the repairing datanode fetched.
+    `is_agents` is True if the replica is on an agent. `rounds` is the number of reconcile rounds
+    until the damage was repaired; 0 = not repaired. `moved_bytes` is the number of bytes that the
+    datanode fetched for the repair.
     """
 
     container_id: int
@@ -109,7 +110,7 @@ KINDS: Final[Mapping[str, Callable[[Path, int], None]]] = {
 
 
 class Trial(Mixed):
-    """A cluster that is damaged once."""
+    """A trial that damages all containers of a cluster once, and counts the repairs."""
 
     def __init__(
         self, ozone: Ozone, place: Path, ends: ExitStack, is_quiet: bool, *, chosen: Namespace
@@ -124,7 +125,7 @@ class Trial(Mixed):
         self.damages: list[Damage] = []
 
     def steps(self) -> Iterator[Callable[[], None]]:
-        """Store, spread, damage, heal, count."""
+        """Return the steps: store, spread, damage, scan, repair, count."""
         yield from (self.fill, self.spread, self.spoil, self.scan, self.heal, self.count,
                     self.look_back)  # fmt: skip
 
@@ -140,7 +141,7 @@ class Trial(Mixed):
     # storing
 
     def fill(self) -> None:
-        """Write keys and close their containers, until there are enough."""
+        """Write keys and close their containers, until there are enough containers."""
         self.tell("seed", self._seed, True)
         self._join()
         self._join()
@@ -190,8 +191,8 @@ class Trial(Mixed):
         awaited("equal replicas", lambda: all(self._is_equal(one) for one in old))
 
     def _push(self, pushes: Sequence[tuple[int, str, str]]) -> None:
-        """Order copies until they exist. An agent limits concurrent imports and rejects further
-        ones. The SCM's replication manager orders these again later."""
+        """Order copies repeatedly until they exist, as the SCM's replication manager does. This is
+        needed because an agent limits concurrent imports, and rejects others."""
         left = list(pushes)
         for _ in range(ORDERS_MAX):
             for container, source, target in left:
@@ -213,7 +214,8 @@ class Trial(Mixed):
     # damage
 
     def spoil(self) -> None:
-        """Damage a replica of each container, and in some containers another on the other side."""
+        """Damage one replica of each container. In some containers, damage two: one on an agent and
+        one on a datanode of Ozone."""
         for container in sorted(self._blocks):
             replicas = sorted(self._scm.replicas(container), key=self._name)
             sides = self._rng.sample(tuple(SIDES), 1 + (self._rng.random() < TWICE))
@@ -247,7 +249,7 @@ class Trial(Mixed):
         self._spoiled.append(Spoiled(damage, uuid, path, before))
 
     def scan(self) -> None:
-        """Scan all damaged replicas, and report them to the SCM."""
+        """Scan all damaged replicas, and wait until the SCM knows that they are UNHEALTHY."""
         for one in self._spoiled:
             self._scan(one.uuid, one.damage.container_id)
         unknown = list(self._spoiled)
@@ -263,7 +265,8 @@ class Trial(Mixed):
     # healing
 
     def heal(self) -> None:
-        """Have the SCM order reconciles until all containers are whole, or no progress is made."""
+        """Request reconciles from the SCM, until all containers are repaired or ROUNDS_MAX rounds
+        are over."""
         healed: dict[int, int] = {}
         left = sorted(self._blocks)
         for number in range(1, ROUNDS_MAX + 1):
@@ -283,8 +286,8 @@ class Trial(Mixed):
             self.tell(f"container {container} is not healed", self._scm.replicas(container), False)
 
     def _well(self, containers: Sequence[int]) -> list[int]:
-        """Wait until these containers are whole, or their number no longer grows; return those that
-        are whole."""
+        """Wait until all these containers are repaired, or no further one was repaired for
+        STALLED_S; return the repaired ones."""
         well: list[int] = []
         ends_at_s = time.monotonic() + STALLED_S
         while len(well) < len(containers) and time.monotonic() < ends_at_s:
@@ -319,7 +322,7 @@ class Trial(Mixed):
     # results
 
     def count(self) -> None:
-        """Determine which damages were healed, and in how many rounds."""
+        """Record the repaired damages, the rounds that were needed, and the moved bytes."""
         moved = {}
         for is_agents, name in SIDES.items():
             found = self._totals(is_agents)
@@ -365,7 +368,7 @@ class Trial(Mixed):
         }
 
     def table(self) -> str:
-        """Return a table, by kind of damage, of how many were healed on which side."""
+        """Return a table with the numbers of repaired damages, by side and kind of damage."""
         rows = [
             (name, how or "all", *(f"{number:,}" for number in self._totals(side, how).values()))
             for side, name in SIDES.items()

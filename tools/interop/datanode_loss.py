@@ -58,7 +58,7 @@ FAILED: Final = re.compile(r"Container (\d+) replication was unsuccessful")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copied container. Times are in seconds, of the clock `s`."""
+    """A copy of a container. Its times are in seconds since the epoch."""
 
     container_id: int
     source: str
@@ -90,17 +90,17 @@ class Rate:
 
     @property
     def per_minute(self) -> float:
-        """Containers per minute of one running copy."""
+        """Containers per minute of copying time."""
         return 60 * self.count / self.copying_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes per second of one running copy."""
+        """Bytes per second of copying time."""
         return self.used_bytes / self.copying_s
 
     @property
     def per_phase_minute(self) -> float:
-        """Containers per minute of the whole phase on this side."""
+        """Containers per minute of the phase, per side."""
         return 60 * self.count / self.sides / self.duration_s
 
 
@@ -139,7 +139,7 @@ class Trial(SiteTrial):
     # storing
 
     def fill(self) -> None:
-        """Write keys and close their containers, until there are enough."""
+        """Write keys and close their containers, until there are enough containers."""
         client = self.site.client
         with ThreadPoolExecutor(WRITERS) as pool:
             while len(self._used) < self._wanted:
@@ -254,7 +254,8 @@ class Trial(SiteTrial):
         )
 
     def _copies(self, before: Mapping[int, set[str]], since_s: float) -> list[Copy]:
-        """Return the copies since an instant, as their senders report them."""
+        """Return the copies since `since_s`, as their senders report them. `before` has the holders
+        of each container at that time."""
         after = self._holders()
         ended = self._ended(since_s)
         copies = []
@@ -270,7 +271,8 @@ class Trial(SiteTrial):
         return copies
 
     def _ended(self, since_s: float) -> dict[int, tuple[str, float, float]]:
-        """Return the sender of each container, with start and end."""
+        """Return, by container, the sender of its copy that ended after `since_s`, with the start
+        and end times."""
         found: dict[int, tuple[str, float, float]] = {}
         for index, process in enumerate(self.site.datanodes):
             began: dict[int, float] = {}

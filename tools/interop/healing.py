@@ -40,8 +40,8 @@ HEADS: Final = ("what was damaged", "where", "healed by", "bytes", "moved", "rou
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A container that was moved from one datanode to another with the same root. `index` is that
-    of the shard, or 0 for a copy."""
+    """A replica that was moved from one datanode to another with the same root. `index` is the
+    index of the shard, or 0 if the container is replicated."""
 
     how: str
     source: str
@@ -52,8 +52,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """A damage and its outcome. `moved_bytes` is 0 if Ozone does not report it. `is_whole` means
-    that the replica has its earlier bytes again."""
+    """A damage and its repair. `moved_bytes` is 0 if Ozone does not report the moved bytes. If
+    `is_whole`, the replica has its earlier bytes again."""
 
     what: str
     where: str
@@ -65,7 +65,7 @@ class Healed:
 
 
 class Story(Mixed):
-    """The steps in one cluster."""
+    """A trial that moves containers in one cluster, and repairs damage."""
 
     def __init__(self, ozone: Ozone, place: Path, ends: ExitStack, is_quiet: bool) -> None:
         super().__init__(ozone, place, ends, is_quiet=is_quiet)
@@ -75,7 +75,7 @@ class Story(Mixed):
         self.healed: list[Healed] = []
 
     def steps(self) -> Iterator[Callable[[], None]]:
-        """Move, then damage each kind of replica."""
+        """Return the steps: move containers, then damage and repair each kind of replica."""
         yield from (self.fill, self.move, self.move_shard, self.heal_copy_at_agent,
                     self.heal_copy_at_ozone, self.heal_shard_at_agent, self.heal_shard_at_ozone,
                     self.look_back)  # fmt: skip
@@ -88,7 +88,7 @@ class Story(Mixed):
         }
 
     def table(self) -> str:
-        """Return the repairs as lines."""
+        """Return the repairs as a table."""
         return spaced(HEADS, [_cells(row) for row in self.healed], frozenset({3, 4, 5}))
 
     # storing
@@ -136,7 +136,7 @@ class Story(Mixed):
         self._move("pull", container, two, there[2])
 
     def move_shard(self) -> None:
-        """Push a shard from Ozone to the agent that has none, and pull it back."""
+        """Push a shard from a datanode of Ozone to the agent without a shard, and pull it back."""
         container, two = self._coded[0], self._agents[1]
         there = next(uuid for uuid in self._scm.shards(container) if not self._is_agent(uuid))
         self._move("push", container, there, two.datanode_id)
@@ -170,12 +170,12 @@ class Story(Mixed):
     # healing copies
 
     def heal_copy_at_agent(self) -> None:
-        """Damage an agent's copy."""
+        """Damage an agent's copy, and wait for its repair."""
         self._heal_copy(self._agents[0].datanode_id, "a copy: 4 KiB", self._largest())
 
     def heal_copy_at_ozone(self) -> None:
-        """Damage the only copy left on Ozone's datanodes: flip a bit in one block, and remove the
-        file of another."""
+        """Remove all copies except one from Ozone's datanodes, and damage this copy: flip a bit in
+        one block, and remove the file of another. Wait for the repair."""
         container = self._copied[0][0]
         mine = {agent.datanode_id for agent in self._agents}
         last, *others = set(self._scm.replicas(container)) - mine
@@ -218,12 +218,12 @@ class Story(Mixed):
     # healing shards
 
     def heal_shard_at_agent(self) -> None:
-        """Damage the shard of the agent that has one."""
+        """Damage the shard on an agent, and wait for its repair."""
         self._heal_shard(self._agents[0].datanode_id)
 
     def heal_shard_at_ozone(self) -> None:
-        """Damage the shard of an Ozone datanode. The datanode that had the first shard has room for
-        the rebuilt one."""
+        """Damage the shard on an Ozone datanode, and wait for its repair. The reconstructed shard
+        may be on another datanode."""
         shards = self._scm.shards(self._coded[0])
         there = next(uuid for uuid in shards if not self._is_agent(uuid))
         self._heal_shard(there)
@@ -277,7 +277,8 @@ class Story(Mixed):
     # around both
 
     def _rounds(self, is_over: Callable[[], bool], order: Callable[[], object]) -> int:
-        """Repeat an order until it has its effect; return the number of orders."""
+        """Repeat an order until `is_over` returns True, at most ROUNDS_MAX times; return the number
+        of orders."""
         for number in range(1, ROUNDS_MAX + 1):
             order()
             ends_at_s = time.monotonic() + ROUND_S

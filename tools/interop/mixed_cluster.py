@@ -27,7 +27,7 @@ COPIES: Final = 3  # of a key by default
 
 
 class Mixed(Steps, ABC):
-    """Ozone's datanodes and two agents under one SCM."""
+    """A trial with Ozone's datanodes and two agents under one SCM."""
 
     def __init__(self, ozone: Ozone, place: Path, ends: ExitStack, *, is_quiet: bool) -> None:
         super().__init__(is_quiet=is_quiet)
@@ -47,7 +47,7 @@ class Mixed(Steps, ABC):
 
     @abstractmethod
     def told(self) -> Mapping[str, Any]:
-        """Return the document's content besides the steps."""
+        """Return the content of the trial's JSON document, without the steps."""
 
     @abstractmethod
     def table(self) -> str:
@@ -84,7 +84,8 @@ class Mixed(Steps, ABC):
         return uuid in {agent.datanode_id for agent in self._agents}
 
     def _scan(self, uuid: str, container: int) -> None:
-        """Scan a replica now if it is on an agent. Ozone's datanodes scan by themselves, later."""
+        """Request a scan of a replica. An agent scans it immediately; a datanode of Ozone scans it
+        later."""
         for agent in self._agents:
             if agent.datanode_id == uuid:
                 with Peer(agent.address) as peer:
@@ -148,8 +149,8 @@ def spaced(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozens
 
 
 Begin = Callable[[Ozone, Path, ExitStack, bool], Mixed]
-"""Creates a trial from a cluster, a directory, the resources to release after it, and whether it
-prints nothing."""
+"""Function that creates a trial from a cluster, a directory, a stack for resources to release, and
+a flag: True = the trial prints nothing."""
 
 
 def _conduct(begin: Begin, class_path: str, *, as_json: bool) -> bool:

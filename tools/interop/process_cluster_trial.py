@@ -38,7 +38,7 @@ class Place:
 
 
 class SiteTrial(Steps, ABC):
-    """The life of one cluster. `places` are its datanodes by id."""
+    """A trial with one cluster. `places` has the name and address of each datanode, by id."""
 
     def __init__(
         self, site: OzoneProcessCluster, place: Path, ends: ExitStack, *, is_quiet: bool
@@ -57,7 +57,7 @@ class SiteTrial(Steps, ABC):
 
     @abstractmethod
     def told(self) -> Mapping[str, Any]:
-        """Return the document's content besides the steps."""
+        """Return the content of the trial's JSON document, without the steps."""
 
     def join(self) -> None:
         """Start two agents, and wait until all datanodes are known."""
@@ -83,7 +83,7 @@ class SiteTrial(Steps, ABC):
         return uuid in {agent.datanode_id for agent in self.agents}
 
     def is_healthy(self) -> bool:
-        """Return True if the SCM lists all of them as healthy and in service."""
+        """Return True if the SCM lists all datanodes as healthy and in service."""
         try:
             return all(self.scm.node(uuid) == "HEALTHY IN_SERVICE" for uuid in self.places)
         except SutureError:
@@ -96,7 +96,8 @@ class SiteTrial(Steps, ABC):
 
 
 Begin = Callable[[OzoneProcessCluster, Path, ExitStack], SiteTrial]
-"""Creates a trial from a site, a directory, and the resources to release after it."""
+"""Function that creates a trial from a cluster, a directory, and a stack for resources to
+release."""
 
 
 def _conduct(

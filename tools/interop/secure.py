@@ -62,7 +62,7 @@ def running(place: Path) -> Iterator["SecureTrial"]:
 
 
 class SecureTrial(Steps):
-    """The steps in one secure cluster."""
+    """A trial with one secure cluster. Each step is a method."""
 
     def __init__(self, site: OzoneProcessCluster, place: Path) -> None:
         super().__init__()
@@ -92,7 +92,8 @@ class SecureTrial(Steps):
         return len(replicas) if is_equal else 0
 
     def export(self) -> None:
-        """Export at each level of an SCM that offers only this level."""
+        """Run `suture ozone export` once per protection level, with an SCM that offers only this
+        level. The export must fail if the client requires a higher level."""
         said = self._as(USER, "export", "--to", self._place / "no", conf=self._files(LEVELS[-1]))
         self._judge("export, if privacy is required", said, 1, "privacy is required")
         for level in LEVELS:
@@ -104,7 +105,8 @@ class SecureTrial(Steps):
             self._judge(f"export at level {level}", said, 0, f"{DATANODES} replicas")
 
     def _files(self, level: str) -> Path:
-        """Write the configuration of a client that requires a level; return its directory."""
+        """Write the configuration of a client that requires a protection level; return its
+        directory."""
         client = replace(self.site.scm, place=self._place / f"conf-{level}")
         client.settings = {**client.settings, PROTECTION: level}
         client.configure()
@@ -128,7 +130,7 @@ class SecureTrial(Steps):
     def _judge(
         self, what: str, done: "subprocess.CompletedProcess[str]", code: int, text: str
     ) -> None:
-        """Add a row: the command must end with the code and print the text."""
+        """Add a row about a command: it must have ended with `code` and printed `text`."""
         said = " ".join((done.stdout + done.stderr).split())
         shown = said[max(said.find(text) - 60, 0) :][:120]
         self.tell(
@@ -136,7 +138,8 @@ class SecureTrial(Steps):
         )
 
     def repair(self) -> None:
-        """Damage and repair the volume of a stopped datanode; read the key from it alone."""
+        """Stop a datanode, damage and repair its volume, and read the key from this datanode
+        alone."""
         container, block = self._block
         stopped, *others = self.site.datanodes
         stopped.kill()
@@ -174,7 +177,7 @@ class SecureTrial(Steps):
         self.tell(what, said, said == "equal")
 
     def lead(self) -> None:
-        """Let an agent join; it gets the container of the dead datanode."""
+        """Start an agent, and wait until it has a copy of the dead datanode's container."""
         place, security = self._place / "agent", self.site.security
         config = security.agent_config(place, self._conf, self.site.free_port)
         agent = Agent(place, self.site.port_of("ozone.scm.datanode.address"), config)
@@ -201,7 +204,8 @@ class SecureTrial(Steps):
         self.tell("SIGTERM to the agent", f"exit code {code}", code == 0)
 
     def compare_tokens(self, agent: Agent) -> None:
-        """Send all cases of tokens to the agent and to a datanode of Ozone."""
+        """Send all requests of `token_cases` to the agent and to a datanode of Ozone, and compare
+        the answers."""
         port = self.site.ports_of(1)[0]
         uuids = {port: uuid for uuid, port in self.site.client.datanodes().items()}
         theirs = self._answers(f"{self._address}:{port}", uuids[port])
@@ -218,7 +222,7 @@ class SecureTrial(Steps):
         self.tell("secret keys that signed", len(self._keys), len(self._keys) > 1)
 
     def _answers(self, target: str, datanode_id: str) -> list["TokenAnswer"]:
-        """Return the answers of one server to all cases."""
+        """Return the answers of one server to all requests of `token_cases`."""
         key = self._security.current_key()
         self._keys.add(key.key_id)
         signer = Signer(key.key_id, key.key, int(time.time() * 1000))
@@ -239,7 +243,8 @@ class SecureTrial(Steps):
         return found
 
     def reconcile(self, agent: Agent) -> None:
-        """Damage the agent's copy. Export, verify and reconcile heal it, for an administrator."""
+        """Damage the agent's copy. An export, a verification and a reconcile must repair it if an
+        administrator runs them."""
         container_id, file = self._block[0], agent.file(*self._block)
         whole = file.read_bytes()
         file.write_bytes(whole[:4096] + bytes(4096) + whole[8192:])
@@ -270,7 +275,8 @@ class SecureTrial(Steps):
 
 @dataclass(frozen=True, slots=True)
 class TokenAnswer:
-    """The answer to a case. `is_served` if it has anything besides a result and a text."""
+    """The answer to a request of `token_cases`. If `is_served`, the answer has more than a result
+    code and a text."""
 
     case: str
     command: str

@@ -38,7 +38,7 @@ SMALL_BYTES: Final = 100  # one cell; the other cells are padding
 
 @contextmanager
 def agent(place: Path, number: int) -> Iterator[str]:
-    """Start an agent; yield its name for OzoneNodes."""
+    """Run an agent during the block; yield its name as an argument of OzoneNodes."""
     volume = place / f"agent{number}"
     volume.mkdir()
     config = place / f"agent{number}.toml"
@@ -65,7 +65,7 @@ def agent(place: Path, number: int) -> Iterator[str]:
 
 
 class Trial:
-    """Ozone's operations with agents, step by step."""
+    """A trial of Ozone's operations with agents. Each method tests one kind of operation."""
 
     def __init__(self, ozone: Stacks, agents: list[str]) -> None:
         self._ozone = ozone
@@ -74,7 +74,8 @@ class Trial:
         self.failed = 0
 
     def say(self, what: str, wanted: str, line: str) -> None:
-        """Run one step, and print its result."""
+        """Send a command line to the driver, and print whether its answer matches the pattern
+        `wanted`."""
         try:
             found = self._ozone.tell(line)
         except RuntimeError as error:
@@ -84,8 +85,8 @@ class Trial:
         print(f"{'ok  ' if is_right else 'FAIL'} {what}{'' if is_right else f': {found}'}")
 
     def single(self) -> None:
-        """Read a block that is entirely in one shard, with Ozone's two readers of replicated
-        blocks."""
+        """Read a block whose data is completely in one shard, with the two readers that Ozone has
+        for replicated blocks."""
         peers = [self._agents[0], *(stack.peer for stack in self._stacks[:4])]
         key = f"30 13 {CELL_BYTES} 13"
         self._ozone.tell(f"ecwrite {key} {' '.join(peers)}")
@@ -93,8 +94,8 @@ class Trial:
             self.say(f"block of an agent read {name}", EQUAL, f"{how} {key} {peers[0]}")
 
     def mixed(self) -> None:
-        """Write keys over agents and Ozone's datanodes, read them without some shards, and rebuild
-        the shards."""
+        """Write erasure-coded keys to agents and Ozone's datanodes, read them without some shards,
+        and reconstruct these shards."""
         one, two = self._agents[:2]
         three, four, five = (stack.peer for stack in self._stacks[:3])
         peers = [one, three, four, two, five]

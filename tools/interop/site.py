@@ -130,7 +130,7 @@ class Process:
     running: "subprocess.Popen[bytes] | None" = None
 
     def command(self, *words: str) -> list[str]:
-        """Return its command line."""
+        """Return the command line of the process, with `words` as arguments."""
         opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
         return [
             "java",
@@ -148,11 +148,11 @@ class Process:
 
     @property
     def log(self) -> Path:
-        """Path of its log."""
+        """The path of the process's log."""
         return self.place / "log"
 
     def configure(self) -> None:
-        """Write its configuration."""
+        """Write the configuration of the process."""
         self.place.mkdir(parents=True, exist_ok=True)
         own = {"ozone.metadata.dirs": str(self.place / "metadata")}
         rows = [
@@ -165,7 +165,8 @@ class Process:
         (self.place / "log4j.properties").write_text(LOG)
 
     def init(self) -> None:
-        """Initialise its data. Raise PrerequisiteMissing if that fails."""
+        """Initialise the data of the process with `--init`. Raise PrerequisiteMissing if that
+        fails."""
         with (self.place / "out").open("ab") as out:
             done = subprocess.run(
                 self.command("--init"), stdout=out, stderr=out, cwd=self.place, check=False
@@ -175,14 +176,14 @@ class Process:
             raise PrerequisiteMissing(f"{self.name} --init: {' / '.join(said)}")
 
     def start(self) -> None:
-        """Start it."""
+        """Start the process."""
         with (self.place / "out").open("ab") as out:
             self.running = subprocess.Popen(
                 self.command(), stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=self.place
             )
 
     def kill(self) -> None:
-        """Send kill -9, if it runs."""
+        """Send SIGKILL to the process, if it runs, and wait for its end."""
         if self.running is not None:
             self.running.kill()
             self.running.wait()
@@ -250,7 +251,7 @@ class Client:
         return [(int(container), int(block)) for container, block in pairs]
 
     def containers(self) -> dict[int, tuple[str, str, int]]:
-        """Return state, type and keys by container."""
+        """Return the state, the replication type and the number of keys, by container id."""
         found = {}
         for text in self.tell("containers", 120.0).split():
             container, state, kind, keys = text.split(",")
@@ -258,7 +259,7 @@ class Client:
         return found
 
     def datanodes(self) -> dict[str, int]:
-        """Return the port of each datanode for clients."""
+        """Return the port for clients of each datanode, by datanode id."""
         pairs = (text.split(",") for text in self.tell("datanodes", 120.0).split())
         return {uuid: int(port) for uuid, port in pairs}
 
@@ -270,7 +271,8 @@ class Client:
 
 
 class OzoneProcessCluster:
-    """All processes of Ozone, below `place`. The options `more` apply to all of them."""
+    """All processes of an Ozone cluster, with their files below `place`. The options `more` apply
+    to all of them."""
 
     def __init__(
         self,
@@ -311,7 +313,7 @@ class OzoneProcessCluster:
 
     @property
     def processes(self) -> list[Process]:
-        """All but the client."""
+        """All processes except the client."""
         return [self.scm, self.om, *self.datanodes]
 
     def free_port(self) -> int:
@@ -319,7 +321,7 @@ class OzoneProcessCluster:
         return self._ports.one()
 
     def port_of(self, name: str) -> int:
-        """Return the port of one of the central addresses."""
+        """Return the port of an address of the SCM or the OM, by the name of its option."""
         return int(self._shared[name].rpartition(":")[2])
 
     def ports_of(self, index: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Runs one function in a forked process that may be killed, loop for ever or exhaust memory.
+"""Runs one function in a forked process that may be killed, loop endlessly or exhaust memory.
 
-The forking process has imported all slow modules and has started no thread. A trial therefore costs
-a few milliseconds, and not the start of an interpreter.
+The forking process has imported all slow modules and has started no thread. Therefore, a trial
+takes only a few milliseconds, without the start of an interpreter.
 """
 
 import contextlib
@@ -17,12 +17,13 @@ from typing import Any
 
 MEMORY_MAX_BYTES = 3 * 1024**3
 WAIT_S = 20
-"""Seconds that a test may wait in addition to its CPU time; then it hangs."""
+"""Seconds that a test may wait in addition to its CPU time. After that, it counts as hanging."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a process: with a result, killed because its time was over, or broken."""
+    """The end of a process. `result` is what the function returned. If `timed_out`, the process was
+    killed because its time was over. `fault` describes any other failure."""
 
     result: Any = None
     timed_out: bool = False

@@ -9,11 +9,12 @@ from tools.mutants.suite import OWN_BUDGET_S, ROOT, files_of
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Modules, the folders or files of their tests, and words in the names of other test files.
+    """A group of modules, and the folders or files with their tests.
 
     A test file outside of `tests` is included if it imports one of the group's modules. The files
-    in `shared`, or below a folder in it, contain tests of several modules; they count as named
-    after each module. The tests that are named after a module together get `own_budget_s`.
+    in `shared`, or below a folder in it, contain tests of several modules. They count as named
+    after each of these modules. All tests that are named after a module together have the CPU time
+    `own_budget_s`.
     """
 
     name: str
@@ -24,7 +25,7 @@ class Group:
     own_budget_s: float = OWN_BUDGET_S
 
     def paths(self) -> list[str]:
-        """Return the module paths from the repository root, without those that only declare."""
+        """Return the module paths, relative to the repository root, without `__init__.py`."""
         found: set[str] = set()
         for pattern in self.modules:
             found |= {str(file.relative_to(ROOT)) for file in ROOT.glob(pattern)}
@@ -50,7 +51,8 @@ class Group:
 
 
 SERVED = ("tests/property/test_ozone_orders.py",)
-"""Tests that start a gRPC server, which answers no call in a forked process."""
+"""Tests that start a gRPC server. They are excluded, because such a server does not answer in a
+forked process."""
 
 JUDGE_LAW = "tests/property/test_judge_reference.py"
 ASKED_BY_SCM = (
@@ -58,8 +60,7 @@ ASKED_BY_SCM = (
     *("tests/unit/health/test_rule_vectors.py", "tests/unit/health/plan/test_copied_in_doubt.py"),
     "tests/unit/scm/administration/test_decommission_rules.py",
 )
-"""Tests that call the judge with the questions that were formerly put to the control plane's own
-rules."""
+"""Tests of the judge for rules that were formerly implemented in the control plane."""
 
 SCM_RULES = (
     *(

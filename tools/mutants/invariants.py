@@ -69,7 +69,8 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The change with which the test failed; empty if the test never failed."""
+    """The result for a guard. `red` is the change with which the test failed; "" if the test never
+    failed."""
 
     guard: Guard
     tried: int
@@ -110,8 +111,8 @@ def guards_listed() -> list[Guard]:
 
 
 def proof(guard: Guard) -> str:
-    """Return a checksum of everything on which an answer depends: guard, test, and shared test
-    code."""
+    """Return a checksum of everything on which the answer for a guard depends: the guard, the test,
+    and the shared test code."""
     return checksum(
         f"{guard.function} {guard.test}",
         *map(content, (guard.path, guard.test_file, "tests/support")),
@@ -156,7 +157,8 @@ def checks_of(guard: Guard) -> list[Mutant]:
 
 
 def checks_in(path: str, source: str, function: str) -> list[Mutant]:
-    """Return the changes that remove a check of a function, the surest first.
+    """Return the changes that remove a check of a function. The changes that are most likely to
+    remove it come first.
 
     If the function has no checks, return all its changes, because its result is then the guard.
     """
@@ -173,7 +175,7 @@ def checks_in(path: str, source: str, function: str) -> list[Mutant]:
 
 
 def lines_of(tree: ast.Module, function: str) -> set[int]:
-    """Return the lines of every function or method with a name."""
+    """Return the numbers of the lines of all functions and methods named `function`."""
     return {
         line
         for node in ast.walk(tree)
@@ -183,7 +185,8 @@ def lines_of(tree: ast.Module, function: str) -> set[int]:
 
 
 def rank(mutant: Mutant, change: Change) -> int | None:
-    """Return how surely a change removes a check; None if it does not remove a check."""
+    """Return a rank of a change: the lower, the more likely the change removes a check. Return None
+    if it does not remove a check."""
     node, spot = change.spot.node(), change.spot
     is_condition = spot.field == "test" and isinstance(spot.parent, ast.If | ast.IfExp)
     if mutant.after == "False" and is_condition:
@@ -202,7 +205,7 @@ def rank(mutant: Mutant, change: Change) -> int | None:
 
 
 class Trials:
-    """Runs named tests with one check removed."""
+    """Runs the tests of guards with one check of the guard removed."""
 
     def __init__(self, folder: Path) -> None:
         self._scratch = folder / "tests"
@@ -210,7 +213,7 @@ class Trials:
         self._green: dict[tuple[str, bool], bool] = {}
 
     def answer(self, guard: Guard) -> Answer:
-        """Remove one check after the other until the test fails."""
+        """Remove one check of a guard at a time until its test fails; return the result."""
         test = guard.test_id()
         checks = checks_of(guard)
         if not checks:
@@ -299,7 +302,8 @@ def first_complaint(items: Sequence[Any], _: object) -> tuple[str | None]:
 
 
 def starts_processes(test_file: str) -> bool:
-    """Return True if a test file, or what it imports, seems to start processes of the product."""
+    """Return True if a test file seems to start processes of the product, according to words in its
+    text."""
     text = (ROOT / test_file).read_text()
     return test_file.startswith("tests/fault/") or bool(
         re.search(r"subprocess|process|victim|zygote|BIN\b", text)
@@ -307,7 +311,7 @@ def starts_processes(test_file: str) -> bool:
 
 
 def copy_repository(target: Path) -> None:
-    """Copy the files in git, so that a changed file has no other effect."""
+    """Copy the repository without derived files, so that a file can be changed in the copy."""
     shutil.copytree(
         ROOT,
         target,

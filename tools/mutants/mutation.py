@@ -11,8 +11,8 @@
     loops           for a in b ->  for a in ()
     handlers        except A:  the body becomes `raise`
 
-Words (strings), annotations, decorators, assertions and docstrings stay unchanged: golden tests
-cover words that leave the process, and an assertion has no behaviour of its own.
+Strings, annotations, decorators, assertions and docstrings are not changed. Golden tests cover
+strings that leave the process, and an assertion has no behaviour of its own.
 """
 
 import ast
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 MODULE = "<module>"
-"""The place of a change outside of every function."""
+"""The name of the place of a change that is not within a function."""
 
 NEIGHBOURS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -59,10 +59,11 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 NOT_SWAPPED = frozenset({"isinstance", "range", "np.minimum", "np.maximum", "math.gcd"})
-"""Functions whose arguments are not swapped: the result would be the same, or nonsense."""
+"""Functions whose arguments are not swapped, because the result would be the same or invalid."""
 
 UNCHANGED_KEYWORDS = frozenset({"strict"})
-"""`zip(..., strict=True)` states an invariant, as an assertion does."""
+"""Keywords whose values are not changed. `zip(..., strict=True)` states an invariant, as an
+assertion does."""
 
 Node = TypeVar("Node", bound=ast.AST)
 FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -86,7 +87,8 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """The function and the change. A number is added if both occur several times."""
+        """The place and the change as text. If the same change occurs several times in a place, its
+        number is added."""
         number = f" #{self.occurrence}" if self.occurrence > 1 else ""
         return f"{self.place}: {self.before} -> {self.after}{number}"
 
@@ -105,7 +107,7 @@ class Change:
     after: ast.AST
 
     def make(self) -> None:
-        """Change the tree."""
+        """Make the change in the tree."""
         self.spot.put(self.after)
 
 
@@ -131,7 +133,8 @@ def mutated(path: str, source: str, index: int) -> ast.Module:
 
 
 def changes(tree: ast.Module) -> list[Change]:
-    """Yield every change of a tree. The tree is unchanged until one of them is made."""
+    """Return all possible changes of a tree. The tree itself is not changed until one of them is
+    made."""
     return list(Walk().body_of(tree, MODULE))
 
 
@@ -175,7 +178,8 @@ class Walk:
 
 
 def qualified(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, place: str) -> str:
-    """Return the qualified name of a function or class, or that of the enclosing function."""
+    """Return the qualified name of a function or class. If it is within a function, return the name
+    of that function."""
     if not place.startswith(MODULE):
         return place  # an inner function changes with the outer one
     holder = place.removeprefix(MODULE).removeprefix(" ")
@@ -184,7 +188,7 @@ def qualified(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, place
 
 
 def outside(place: str) -> str:
-    """Return the scope in which the defaults of a function are evaluated."""
+    """Return the name of the place where the defaults of the function `place` are evaluated."""
     return f"{MODULE} {place}"
 
 
@@ -265,8 +269,8 @@ def of_statement(node: ast.stmt) -> Iterator[Replacement]:
 
 
 def is_left_out(node: ast.stmt) -> bool:
-    """Return True if a mutant leaves the statement out: it has an effect and defines no name that
-    others need."""
+    """Return True if a mutant may remove the statement, because it has an effect and does not
+    define a name that other statements need."""
     if isinstance(node, ast.Raise | ast.Break | ast.Continue | ast.Delete):
         return True
     if isinstance(node, ast.Assign):
@@ -287,7 +291,7 @@ def of_comparison(node: ast.Compare, slot: Slot) -> Iterator[Replacement]:
 
 
 def of_constant(node: ast.Constant, slot: Slot) -> Iterator[Replacement]:
-    """Yield the adjacent numbers, or the negated boolean."""
+    """Yield the replacements of a constant: adjacent numbers, or the negated boolean."""
     value = node.value
     if isinstance(value, bool):
         yield None, ast.Constant(value=not value)
@@ -300,7 +304,8 @@ def of_constant(node: ast.Constant, slot: Slot) -> Iterator[Replacement]:
 
 
 def of_logic(node: ast.BoolOp) -> Iterator[Replacement]:
-    """Yield the other operator, and each operand alone."""
+    """Yield the replacements of `and` and `or`: the other operator, and the expression without one
+    of its operands."""
     other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
     yield None, changed(node, op=other)
     for position in range(len(node.values)):
@@ -347,4 +352,4 @@ def brief(node: ast.AST) -> str:
 
 
 BRIEF_MAX = 90
-"""Number of characters of a change that are shown and that distinguish it."""
+"""Maximum number of characters of the code of a change, as shown and as part of its key."""

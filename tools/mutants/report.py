@@ -1,4 +1,5 @@
-"""Results: on the terminal, as JSON, and in two tables, with a reason for each survivor."""
+"""Writes the results: on the terminal, as JSON, and in two tables, with a reason for each
+survivor."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -21,20 +22,20 @@ Tried = tuple[int, Counts]
 
 
 def counts_of(found: Sequence[tuple[Mutant, Verdict]]) -> Counts:
-    """Return the counts of killed, timed out and survived."""
+    """Return the numbers of mutants that were killed, timed out, and survived."""
     outcomes = [verdict.outcome for _, verdict in found]
     killed, late, survived = (outcomes.count(outcome) for outcome in OUTCOMES)
     return killed, late, survived
 
 
 def percent(counts: Counts) -> float:
-    """Return the percentage that the tests detected. A mutant whose tests time out counts as
-    detected."""
+    """Return the percentage of mutants that the tests detected. A mutant whose tests timed out
+    counts as detected."""
     return 100 * (counts[0] + counts[1]) / (sum(counts) or 1)
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """Return every verdict."""
+    """Return all verdicts as a JSON document, by module."""
     return {
         path: [
             {

@@ -39,14 +39,16 @@ from tools.mutants.mutation import Change, Mutant, changes, mutated
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify", "suture")
 OWN_BUDGET_S = 2.0
-"""CPU time for the tests that are named after a module, the fastest first."""
+"""Limit on the CPU time of the tests that are named after a module, in seconds per mutant. The
+fastest tests run first."""
 FOREIGN_BUDGET_S = 0.5
-"""CPU time for other tests that call a function, the fastest first."""
+"""Limit on the CPU time of other tests that call the changed function, in seconds per mutant. The
+fastest tests run first."""
 IMPORT_FILES_MAX = 3
 """Maximum number of test files for a mutant for which everything must be imported."""
 TEST_GRACE_CPU_S = 2.0
 TEST_SLOWER = 6
-"""A test hangs if it takes this many times its earlier duration."""
+"""A test counts as hanging if it takes this many times its earlier duration."""
 
 Place = tuple[str, str]
 """A function: path and qualified name."""
@@ -71,8 +73,8 @@ class Imports:
     by_file: dict[str, frozenset[Place]] = field(default_factory=dict)
 
     def spare(self, place: Place, file: str) -> bool:
-        """Return True if nothing in this test file depends on a call of the function during an
-        import."""
+        """Return True if the function `place` is not called during the imports of a test file. Then
+        a mutant of the function needs no new import for this file."""
         return place not in self.shared and place not in self.by_file.get(file, frozenset())
 
 
@@ -80,7 +82,7 @@ class Imports:
 class Knowledge:
     """Facts about the tests: one entry per test, and the functions that only imports call.
 
-    `asked` are the functions whose mutants are first tried by replacing code in loaded functions.
+    `asked` has the functions whose mutants are first tried by replacing code in loaded functions.
     """
 
     tests: dict[str, Seen] = field(default_factory=dict)
@@ -90,7 +92,8 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The tests' verdict on a mutant: `killed` (by which test), `timed out` or `survived`."""
+    """The result of testing a mutant: `outcome` is "killed", "timed out" or "survived"; `killer` is
+    the test that failed; `tests` is the number of tests that ran."""
 
     outcome: str
     killer: str = ""
@@ -140,8 +143,8 @@ def shorten(items: Sequence[pytest.Item]) -> None:
 
 
 JUDGED_CONTAINERS = 500
-"""Size of the seeded cluster with which the judge and its plain reference are compared, instead of
-thousands of containers. All health states occur in it."""
+"""Number of containers in the seeded cluster with which the judge is compared with its reference.
+Normal test runs use thousands. All health states occur in this smaller cluster, too."""
 SETTINGS_OF = "_hypothesis_internal_use_settings"
 EXAMPLES_MAX = 50
 HEALTH_CHECKS = tuple(HealthCheck)
@@ -193,8 +196,8 @@ class Collected:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Iterator[None]:
-        """Import the test files' dependencies first, so that the calls of each test file can be
-        distinguished."""
+        """Import the modules that the test files import, before the test files. Then the calls
+        during the import of a test file are its own calls."""
         names = sorted({name for file in self._files for name in imported_by(file)})
         _, self._imports.shared = calls_during(lambda: [import_module(name) for name in names])
         return (yield)
@@ -233,7 +236,8 @@ PACKAGES = tuple(f"{name}." for name in PRODUCT)
 
 
 def in_session(files: Sequence[str], scratch: Path, work: Work) -> Any:
-    """Collect test files in this process, and return the result of `work` on the tests."""
+    """Collect test files in this process, and return the result of `work` on the tests. Raise
+    RuntimeError if the tests cannot be collected."""
     steady()
     plugin = Collected(files, work)
     code = pytest.main([*arguments(scratch), *files], plugins=[plugin])
@@ -254,7 +258,7 @@ def run_tests(items: Sequence[pytest.Item], times_s: dict[str, float]) -> Verdic
 
 
 def reports_of(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
-    """Run one test, with its setup and teardown."""
+    """Run one test with its setup and teardown; return the reports."""
     from _pytest.runner import runtestprotocol
 
     random.seed(0)
@@ -262,7 +266,7 @@ def reports_of(item: pytest.Item, following: pytest.Item | None) -> list[pytest.
 
 
 def look(items: Sequence[pytest.Item]) -> list[Seen]:
-    """Run tests in a separate process and record the calls of each."""
+    """Run tests in this process; return the calls and the CPU time of each."""
     seen: list[Seen] = []
     for number, item in enumerate(items):
         following = items[number + 1] if number + 1 < len(items) else None
@@ -276,7 +280,8 @@ def look(items: Sequence[pytest.Item]) -> list[Seen]:
 
 
 def functions_loaded() -> list[types.FunctionType]:
-    """Return all functions of the product, including wrapped ones. Then freeze the heap."""
+    """Return all loaded functions of the product, including wrapped ones. Freeze the heap
+    afterwards."""
     gc.unfreeze()  # objects frozen by tests/conftest.py would not be listed
     gc.collect()
     found = [
@@ -320,7 +325,7 @@ def new_code(mutant: Mutant, source: str, functions: Sequence[types.FunctionType
 
 @cache
 def prepared(file: str, source: str) -> tuple[ast.Module, list[Change]]:
-    """Return the tree of a module and its changes. It is computed once, in the forking process."""
+    """Return the tree of a module and its changes. The result is cached in the forking process."""
     tree = ast.parse(source, file)
     return tree, changes(tree)
 
@@ -335,7 +340,7 @@ def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 class ImportMutant(importlib.abc.MetaPathFinder):
-    """Imports one module with a change."""
+    """Import hook that imports one module with a change."""
 
     def __init__(self, mutant: Mutant, source: str) -> None:
         self._mutant = mutant
@@ -358,7 +363,7 @@ class ImportMutant(importlib.abc.MetaPathFinder):
 
 
 class ChangedLoader(importlib.machinery.SourceFileLoader):
-    """Compiles the changed tree instead of the file; nothing is cached."""
+    """Loader that compiles the changed tree instead of the file, without a bytecode cache."""
 
     change: tuple[Mutant, str]
 
@@ -415,7 +420,8 @@ def chosen_tests(
 
 
 def rank(test: str, stem: str, package: str) -> int:
-    """Return how close a test is to a module: by name, by package, or not at all."""
+    """Return 0 if a test file is named after a module, 1 if it is in the folder of the module's
+    package, otherwise 2."""
     file = test.split("::")[0]
     if stem in Path(file).stem:
         return 0

@@ -80,8 +80,8 @@ class Verdicts:
         return self._lines.get(name(mutant), {}).get("outcome", "")
 
     def of_module(self, path: str) -> list[tuple[Mutant, Verdict]]:
-        """Return the mutants of a module with a valid last verdict on the module's present
-        content."""
+        """Return the mutants of a module whose last verdict is about the present content of the
+        module, with these verdicts."""
         found = []
         for mutant in mutants_of(path, (ROOT / path).read_text()):
             line = self._lines.get(name(mutant))
@@ -140,7 +140,7 @@ def load_tests() -> dict[str, tuple[dict[str, str], list[Seen]]]:
 
 
 def save_tests(known: dict[str, tuple[dict[str, str], list[Seen]]]) -> None:
-    """Store each test file's calls."""
+    """Store the recorded calls of each test file."""
     FOLDER.mkdir(exist_ok=True)
     entries = {
         file: {
@@ -164,10 +164,11 @@ def save_tests(known: dict[str, tuple[dict[str, str], list[Seen]]]) -> None:
 
 def contents_behind(file: str, tests: Sequence[Seen]) -> dict[str, str]:
     """Return checksums of everything on which the recorded calls of a test file depend: the file
-    itself, and the functions in the files that it calls.
+    itself, and the names of the functions in the files that it calls.
 
-    If a changed caller now calls another function, this is not detected until the next recording. A
-    mutant of that function may then survive for lack of a test, but none is killed because of it.
+    If a changed function now calls another function, this is not detected until the next recording.
+    Until then, a mutant of the called function may survive because a test is not selected. No
+    mutant is wrongly counted as killed.
     """
     paths = {path for seen in tests for path, _ in seen.places}
     return {file: content(file)} | {path: functions_of(path) for path in sorted(paths)}

@@ -36,7 +36,8 @@ class UnlicensedError(Exception):
 
 
 def copyright_text(wheels: Iterable[Path]) -> str:
-    """Return name, version, licence and licence texts of each wheel. Raise UnlicensedError."""
+    """Return a text with the name, version, licence and licence texts of each wheel. Raise
+    UnlicensedError if a wheel has no licence or no text of it."""
     parts = ["The wheels in /opt/suture come from these projects, each under its own licence.\n"]
     done = set[str]()
     for wheel in sorted(wheels):
@@ -110,8 +111,8 @@ def debian_package(line: str) -> Component:
 
 
 def component_of(path: Path, name: str) -> Component:
-    """Return a file of a package; a wheel also has its project, licence and files, and the archive
-    has its wheels."""
+    """Return the CycloneDX component of a file in a package. The component of a wheel also has its
+    project, licence and files. The component of the archive has its wheels."""
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=sha256_of(path))]
     if path.suffix != ".whl":
         contents = list(archived(path, name)) if path.name == ARCHIVE else []
@@ -165,8 +166,8 @@ def members_of(wheel: Path, reference: str) -> Iterator[Component]:
 
 
 def unlisted(root: Path, bill: str) -> list[str]:
-    """Return the files below /opt/suture of a host that a bill of materials does not have with
-    their content, except for files that the installation itself writes."""
+    """Return the files below /opt/suture of a host that are not in a bill of materials, or have
+    other content there. Files that the installation itself writes are left out."""
     listed: dict[str, set[str]] = {}
     components = json.loads(bill)["components"]
     for each in components:  # grows by the contents of archives and wheels

@@ -54,8 +54,8 @@ RPM: Final = Layout("rpm", "usr/lib/systemd/system", "usr/share/zsh/site-functio
 
 
 def stage(scratch: Path, layout: Layout) -> dict[str, Path]:
-    """Lay out both packages below `scratch`; return the folder of each by the package's name.
-    Wheels and site are made once."""
+    """Lay out the files of both packages below `scratch`; return the folder of each package by
+    name. The wheels and the web site are built only if `scratch` does not have them yet."""
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(commit_time()))
     own, packed, spark, site = (scratch / name for name in ("own", "packed", "spark", "site"))
     if not own.exists():
@@ -80,7 +80,7 @@ def stage(scratch: Path, layout: Layout) -> dict[str, Path]:
 
 
 def commit_time() -> int:
-    """Return when the commit was made, in seconds since the epoch. No file in a package is newer,
+    """Return the time of the commit, in seconds since the epoch. Files in packages get this time,
     so that two builds of one commit are equal."""
     shown = subprocess.run(
         [tool("git", "git"), "log", "-1", "--format=%ct"],
@@ -193,8 +193,8 @@ def place(target: Path, content: bytes) -> None:
 
 
 def readable(root: Path) -> None:
-    """Make the folders accessible, and the wheels with their lists readable by all, for every
-    umask."""
+    """Set the modes of folders to 0755, and of wheels and their lists to 0644, because the umask
+    may have removed permissions."""
     for path in [root, *root.rglob("*")]:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)

@@ -49,7 +49,7 @@ class Pin:
 
     @property
     def line(self) -> str:
-        """A line of a requirements file, without the marker."""
+        """The pin as a line of a requirements file, without the marker."""
         requirement = f"{self.requirement.name}{self.requirement.specifier}"
         return " ".join([requirement, *(f"--hash=sha256:{each}" for each in self.hashes)])
 
@@ -72,8 +72,8 @@ def gather(folder: Path) -> None:
 
 
 def pack(wheels: Path, folder: Path) -> None:
-    """Put the archive of the wheels of `suture`, and what a host must know about it, into an empty
-    folder."""
+    """Write the archive of the wheels of `suture` into an empty folder, with the files that
+    describe it: requirements, Python versions and build."""
     folder.mkdir(parents=True)
     compress(wheels, folder / ARCHIVE)
     (wheel,) = wheels.glob("suture-*.whl")
@@ -84,10 +84,10 @@ def pack(wheels: Path, folder: Path) -> None:
 
 
 def compress(wheels: Path, target: Path) -> None:
-    """Pack the wheels in a folder, in a fixed order and without times.
+    """Pack the wheels in a folder into an archive, in a fixed order and without times.
 
-    The window of xz's preset 1 does not reach from a library to the same library for another
-    Python. Higher presets take six times as long for the same size.
+    The window is larger than that of xz's preset 1, so that it reaches from a library to the same
+    library for another Python. Higher presets take six times as long for the same size.
     """
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": WINDOW_BYTES}]
     with (
@@ -117,7 +117,8 @@ def build(folder: Path) -> Path:
 
 
 def fetch(folder: Path, pins: Iterable[Pin]) -> None:
-    """Fetch pinned wheels for every Python, check their hashes, and store them uncompressed."""
+    """Fetch the pinned wheels for all Pythons, check their hashes, and store them uncompressed in
+    `folder`."""
     pins = list(pins)
     sources = [pin for pin in pins if pin.requirement.name in SDISTS]
     with tempfile.TemporaryDirectory(prefix="suture-wheels-") as scratch:
@@ -135,7 +136,7 @@ def fetch(folder: Path, pins: Iterable[Pin]) -> None:
 
 
 def run_pip(pins: Iterable[Pin], command: str, *options: str) -> None:
-    """Run a command of pip on pinned requirements; a file with another hash fails it."""
+    """Run a command of pip on pinned requirements. It fails if a file has another hash."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("".join(f"{pin.line}\n" for pin in pins))
         file.flush()
@@ -162,7 +163,7 @@ def store_uncompressed(wheel: Path, target: Path) -> None:
 
 
 def platforms_here() -> list[str]:
-    """Return the wheel names of this machine's platform, newest first."""
+    """Return the platform tags of wheels for this machine, newest first."""
     machine = platform.machine()
     names = [f"manylinux_2_{minor}_{machine}" for minor in reversed(GLIBC_MINORS)]
     return [*names, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1"))]

@@ -43,7 +43,7 @@ SPOILED: Final = ("key", "block", "replica")
 
 
 class Trial(SiteTrial):
-    """A cluster for one run."""
+    """A run of load and faults on one cluster."""
 
     def __init__(
         self, site: OzoneProcessCluster, place: Path, ends: ExitStack, *, chosen: argparse.Namespace
@@ -55,7 +55,7 @@ class Trial(SiteTrial):
         self._facts: dict[str, Any] = {"seed": chosen.seed, "minutes": chosen.minutes}
 
     def live(self) -> None:
-        """Join, apply load and faults, judge."""
+        """Start the agents, apply load and faults, and judge the cluster."""
         self.join()
         self.harm()
         self.judge()
@@ -181,7 +181,7 @@ class Trial(SiteTrial):
         self._facts[what] = {"said": said, "wrong": list(wrong)}
 
     def _scanned(self) -> tuple[int, list[str]]:
-        """Have the agents scan all replicas; return their number, and the findings."""
+        """Make the agents scan all replicas; return the number of replicas, and the findings."""
         count, found = 0, []
         for agent in self.agents:
             with Peer(agent.address) as peer:
@@ -228,7 +228,7 @@ class Trial(SiteTrial):
 
 
 def _held(peer: Peer) -> list[int]:
-    """Return the containers that an agent has a replica of."""
+    """Return the ids of the containers of which an agent has a replica."""
     ids: list[int] = []
     page = peer.replicas()
     while True:

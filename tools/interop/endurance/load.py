@@ -1,7 +1,7 @@
 """Mixed load on an Ozone cluster by Ozone's own client, and the expected state of each key.
 
 The result of an acknowledged operation must persist, whatever happens to datanodes and the SCM. A
-failed operation may have happened or not, but must not have any third result.
+failed operation may have taken effect or not, but must not have any other result.
 """
 
 import random

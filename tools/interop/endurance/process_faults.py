@@ -26,7 +26,7 @@ TWO: Final = 0.2  # share of the faults that hit a second process as well
 
 @dataclass
 class ProcessFaults:
-    """Kills and restarts processes until it is stopped. At the end all processes run."""
+    """Kills and restarts processes until `stop` is set. At the end, all processes run."""
 
     site: OzoneProcessCluster
     agents: Sequence[Agent]
@@ -35,10 +35,12 @@ class ProcessFaults:
     is_healthy: Callable[[], bool]
     counts: Counter[str] = field(default_factory=Counter)
     returned_s: list[float] = field(default_factory=list)
-    """Return times, on the monotonic clock, of processes that the SCM may have considered dead."""
+    """Times at which processes returned that the SCM may have considered dead, on the monotonic
+    clock."""
 
     def run(self) -> None:
-        """Inject one fault after the other, each when all processes are healthy again."""
+        """Inject one fault after another. Before each fault, wait until all processes are
+        healthy."""
         while not self.stop.wait(self.chance.uniform(*BETWEEN_S)):
             count = 2 if self.chance.random() < TWO else 1
             victims = {self._victim() for _ in range(count)}

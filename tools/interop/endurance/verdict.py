@@ -48,27 +48,27 @@ class ClusterInspector:
     kinds: dict[int, str] = field(default_factory=dict)
     stuck: list[int] = field(default_factory=list)
     """QUASI_CLOSED containers with three replicas, which Ozone's replication manager calls stuck.
-    All their replicas come from one of the three datanodes to which clients wrote. The manager
-    cannot know what the other two had, and leaves the containers in this state. Their roots, keys
-    and blocks are judged like those of others."""
+    All their replicas are copies from one of the three datanodes to which clients wrote. The
+    manager cannot know the data of the other two, and leaves the containers in this state. Their
+    roots, keys and blocks are judged like those of other containers."""
     empty: list[int] = field(default_factory=list)
-    """Containers without a key and without a replica. No datanode can be ordered to delete one, and
-    the replication manager counts them as EMPTY for ever."""
+    """Containers without a key and without a replica. There is no datanode that could delete them,
+    so the replication manager counts them as EMPTY permanently."""
     hollow: list[int] = field(default_factory=list)
-    """Erasure-coded containers without a key and with too few shards to rebuild the others. A
-    client wrote chunks to some of the datanodes, found another one dead, and committed nothing. The
-    SCM calls such a container MISSING, and no datanode acknowledges its deletes."""
+    """Erasure-coded containers without a key and with too few shards to reconstruct the others. A
+    client wrote chunks to some of the datanodes, and committed nothing because another datanode was
+    dead. The SCM calls such a container MISSING, and no datanode acknowledges its deletes."""
     miscounted: int = 0
-    """Absolute value of the SCM's count of unacknowledged deletes if it is negative. The SCM stores
-    this sum separately from the deletes, and an SCM that was killed counts some of them as done
-    twice. What really remains of deleted keys is searched for in every replica."""
+    """Absolute value of the SCM's count of unacknowledged deletes, if this count is negative. The
+    SCM stores the count separately from the deletes. If the SCM was killed, it may subtract a
+    delete twice. Therefore, all replicas are searched for remaining blocks of deleted keys."""
     woken: int = 0  # SCM restarts needed to continue deletes
 
     # settling
 
     def settle(self) -> str:
-        """Wait until nothing is in progress. Return "" or, after a long time, the work that is
-        still in progress."""
+        """Wait until nothing is in progress; return "". If this takes longer than SETTLE_S, return
+        a text about the work that is still in progress."""
         ends_at_s = time.monotonic() + SETTLE_S
         since_ms, since_s, last = int(time.time() * 1000), time.monotonic(), ""
         while True:
