@@ -79,8 +79,8 @@ def main() -> int:
 
 
 def first_hour(hosts: Sequence[Host], package: Path) -> None:
-    """Follow the page of the three hosts to its end; print how long each part takes. Raise
-    Fault."""
+    """Follow the manual's page about three hosts to its end; print the duration of each part. Raise
+    Fault if a result differs."""
     begun_s = [time.monotonic()]
     for host in hosts:
         shutil.copy(package, host.root / "root")
@@ -101,7 +101,7 @@ def first_hour(hosts: Sequence[Host], package: Path) -> None:
 
 
 def healed(operator: Host) -> None:
-    """Check that container 1 is whole everywhere, and its file unchanged. Raise Fault."""
+    """Check that container 1 is intact on all hosts, and its file unchanged. Raise Fault if not."""
     findings = json.loads(operator.run(f"suture findings --json {SCM}"))["findings"]
     if findings or not is_closed(operator):
         raise Fault(f"the damage is not healed: {findings}")
@@ -109,21 +109,22 @@ def healed(operator: Host) -> None:
 
 
 def stored(operator: Host) -> None:
-    """Check that the file is what was stored. Raise Fault."""
+    """Check that the stored file reads back unchanged. Raise Fault if not."""
     there = (operator.root / "root/README.md").read_text()
     if there != operator.run(f"suture get README.md {SCM}"):
         raise Fault("README.md is not what was stored")
 
 
 def listed(host: Host, bill: Path) -> None:
-    """Compare the files on a host with the bill of materials. Raise Fault."""
+    """Compare the files on a host with a bill of materials. Raise Fault if a file is not in it."""
     missing = unlisted(host.root, bill.read_text())
     if missing:
         raise Fault(f"{bill.name} does not have {missing}")
 
 
 def changed(hosts: Sequence[Host], package: Path) -> None:
-    """Install another version, host by host, while the others serve. Raise Fault."""
+    """Install another version of the package, host by host, while the other hosts serve. Raise
+    Fault if the cluster does not work afterwards."""
     for host in hosts:
         shutil.copy(package, host.root / "suture.deb")
         shown(host, "dpkg --install /suture.deb")
@@ -231,7 +232,8 @@ def started(hosts: Sequence[Host], *, scm: bool = True) -> None:
 
 
 def registered(operator: Host) -> None:
-    """Wait until the control plane knows every host. Raise Fault."""
+    """Wait until the control plane lists all hosts as healthy. Raise Fault if this takes too
+    long."""
 
     def is_so() -> bool:
         nodes = json.loads(operator.run(f"suture scm nodes --json {SCM}"))["nodes"]
@@ -247,7 +249,8 @@ def is_closed(operator: Host) -> bool:
 
 
 def wait_until(condition: Callable[[], bool], fault: str) -> None:
-    """Poll a condition of the cluster until it is true. Raise Fault."""
+    """Poll a condition of the cluster until it is true. Raise Fault if it does not become true
+    within START_S."""
     deadline_s = time.monotonic() + START_S
     while not condition():
         if time.monotonic() > deadline_s:
@@ -256,7 +259,7 @@ def wait_until(condition: Callable[[], bool], fault: str) -> None:
 
 
 def removed(host: Host) -> None:
-    """Remove the package; the programs are removed, options and data stay."""
+    """Remove the package. Raise Fault if a program remains, or if the options are removed."""
     shown(host, "dpkg --remove suture")
     left = [name for name in GONE if (host.root / name).exists()]
     if left:
@@ -266,7 +269,7 @@ def removed(host: Host) -> None:
 
 
 def identity(host: Host, operator: Host) -> str:
-    """Return the datanode's own id."""
+    """Return the id of a host's datanode, as the datanode reports it."""
     told = operator.run(f"suture status --datanode {host.name}:9859 --json")
     return str(json.loads(told)["datanode_id"])
 
@@ -279,7 +282,7 @@ def shown(host: Host, command: str, *, folder: str = "/") -> str:
 
 
 def words_of(text: str) -> set[str]:
-    """Return the words of a text that do not vary."""
+    """Return the words of a text with at least four letters, which do not vary between runs."""
     return set(re.findall(r"[a-zA-Z]{4,}", text))
 
 

@@ -75,7 +75,8 @@ def main() -> int:
 
 
 def tried(host: Host, package: Path, newer: Path | None) -> None:
-    """Install, use, upgrade and downgrade, remove, install again. Raise Fault."""
+    """Install, use, upgrade, downgrade, remove and reinstall the package. Raise Fault if a result
+    is wrong."""
     python = host.run("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").strip()
     said(host, "--initdb")
     asked = said(host, "--install", package, expected=1)
@@ -108,7 +109,8 @@ def tried(host: Host, package: Path, newer: Path | None) -> None:
 
 
 def package_of(provided: str, python: str, scratch: Path) -> Path:
-    """Build a package of the link of a Python that provides capabilities; return its path."""
+    """Build a package that provides capabilities and contains the link of a Python; return its
+    path."""
     spec = scratch / "the-host.spec"
     spec.write_text(HOST_SPEC.format(provides=provided, python=python))
     run(
@@ -137,7 +139,8 @@ def registered(host: Host) -> str:
 
 
 def said(host: Host, *words: str | Path, expected: int = 0) -> str:
-    """Run this machine's rpm on the host's root; return its output. Raise Fault."""
+    """Run this machine's rpm on the host's root; return its output. Raise Fault if the exit code is
+    not `expected`."""
     rpm = shutil.which("rpm")
     if rpm is None:
         raise Fault("rpm is needed and not here; on Debian: apt-get install rpm")

@@ -29,7 +29,7 @@ HUNG_S: Final = 600.0  # seconds of real time; a schedule takes less than ten
 
 
 def main() -> int:
-    """Run the command line; return 1 if a promise is broken."""
+    """Run the command line; return 1 if a promise of the product was violated."""
     _fix_hashes()
     parser = argparse.ArgumentParser(prog="python -m tools.simulation", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -71,7 +71,8 @@ def main() -> int:
 
 
 def _fix_hashes() -> None:
-    """Restart with the same hash seed in every process; otherwise sets differ in their order."""
+    """Restart this program with a fixed hash seed, so that the order of sets is the same in every
+    process."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         command = [sys.executable, "-m", "tools.simulation", *sys.argv[1:]]
@@ -130,10 +131,10 @@ def _children_cpu_s() -> float:
 
 
 def lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
-    """Run these schedules. A process is replaced after some schedules, because each leaves memory
-    behind.
+    """Run the schedules of these seeds; yield their results. Each worker process is replaced after
+    some schedules, because each schedule leaves some memory allocated.
 
-    If a schedule does not end, it is the last one, and this is its violation.
+    If a schedule does not end, yield this as its violation, and stop.
     """
     from tools.simulation.schedule import simulate
     from tools.simulation.stage import Result
@@ -153,7 +154,8 @@ def lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
 
 
 def _be_a_worker() -> None:
-    """Leave signals to the first process."""
+    """Prepare a worker process: ignore SIGINT, which the first process handles, and end on
+    SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -1,4 +1,4 @@
-"""Actions of clients, the control plane and disks within a burst: one function per kind of
+"""Actions of clients, the control plane and disks within a burst, as one function per kind of
 event.
 """
 
@@ -26,7 +26,7 @@ WINDOW_BYTES: Final = 1024
 CALL_S: Final = 5.0
 MENDED: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED})
 CHUNK_BYTES_MAX: Final = 6_000
-SAFE_CODES: Final = frozenset({Code.NOT_PROVEN, Code.BUSY})  # nothing was begun
+SAFE_CODES: Final = frozenset({Code.NOT_PROVEN, Code.BUSY})  # the delete has not begun
 
 
 class RunLog(Protocol):
@@ -49,7 +49,8 @@ class DatanodeRun(RunLog, Protocol):
     held_by: dict[int, set[str]]
 
     def holders(self, event: Event) -> set[str]:
-        """Return the datanodes that have a replica of the event's container by order."""
+        """Return the names of the datanodes that were ordered to have a replica of the event's
+        container."""
 
 
 def content(event: Event) -> list[bytes]:
@@ -59,7 +60,7 @@ def content(event: Event) -> list[bytes]:
 
 
 def block_of(event: Event, parts: list[bytes]) -> BlockData:
-    """Return the block that an event writes, as a client describes it."""
+    """Return the row of the block that an event writes, with the chunks `parts`."""
     chunks, offset = [], 0
     for part in parts:
         sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, part)
@@ -88,8 +89,8 @@ def write(run: DatanodeRun, event: Event) -> None:
 def write_block(
     peer: Peer, container_id: ContainerId, block: BlockData, parts: list[bytes], seed: int
 ) -> str:
-    """Write a block to one datanode in one of the possible ways; return the way. Raise the error of
-    the call; the block is then not acknowledged."""
+    """Write a block to one datanode, in a way that `seed` chooses; return the name of the way. If
+    the block is not acknowledged, raise the error of the call."""
     create = datanode_pb2.CreateContainerRequest(container_id=container_id)
     peer.stub.CreateContainer(create, timeout=CALL_S)
     way = Random(f"{seed} way").choice((_by_chunk, _at_once, _in_messages))
@@ -100,7 +101,7 @@ def write_block(
 def _by_chunk(
     peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
 ) -> None:
-    """Write its chunks, then commit it."""
+    """Write the chunks of a block in separate calls, then commit the block."""
     for chunk, part in zip(block.chunks, parts, strict=True):
         request = datanode_pb2.WriteChunkRequest(
             block_id=message.block_id, chunk=codec.chunk_message(chunk), data=part
@@ -112,14 +113,14 @@ def _by_chunk(
 def _at_once(
     peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
 ) -> None:
-    """Write it in one message, as clients write small blocks."""
+    """Write a block in one message, as clients do with small blocks."""
     _send(peer, message, block.chunks, [parts])
 
 
 def _in_messages(
     peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
 ) -> None:
-    """Write it in one message per chunk, as clients write large blocks."""
+    """Write a block in one message per chunk, as clients do with large blocks."""
     _send(peer, message, block.chunks, [[part] for part in parts])
 
 
@@ -194,7 +195,7 @@ def reconcile(run: DatanodeRun, event: Event) -> None:
 
 
 def delete(run: DatanodeRun, event: Event) -> None:
-    """Order the delete of a block, and carry it out on each datanode that can do so now."""
+    """Order the delete of a block, and execute it on each datanode that is up."""
     if (event.container, event.block) not in run.oracle.blocks:
         return
     run.oracle.ordered(event.container, event.block)
@@ -204,7 +205,7 @@ def delete(run: DatanodeRun, event: Event) -> None:
 
 
 def delete_on(run: DatanodeRun, node: Datanode, container: int, block: int) -> None:
-    """Carry out the delete of a block on a datanode that is up."""
+    """Execute the delete of a block on a datanode, which must be up."""
     order = scm_pb2.DeleteTransaction(
         transaction_id=block, container_id=container, local_ids=[block]
     )
@@ -236,12 +237,12 @@ def replicate(run: DatanodeRun, event: Event) -> None:
 
 
 def rot(run: DatanodeRun, event: Event) -> None:
-    """Change a block on a medium."""
+    """Damage a block on a disk, as `rot_at` does."""
     rot_at(run, run.nodes[event.node], event.container, event.block, event.seed)
 
 
 def rot_at(run: RunLog, node: DiskHost, container: int, block: int, seed: int) -> None:
-    """Change a block on a medium, if enough other datanodes have it intact."""
+    """Damage a block on a disk, if enough other datanodes have the block intact."""
     dice = Random(f"{seed} rot")
     place = Held(node.name, container, block)
     path = run.oracle.path(place)
@@ -263,7 +264,7 @@ def rot_at(run: RunLog, node: DiskHost, container: int, block: int, seed: int) -
 
 
 def rot_beneath(run: DatanodeRun, event: Event) -> None:
-    """Change a block on a medium, or make it unreadable, while the page cache still has its
+    """Damage a block on a disk, or make it unreadable, while the page cache keeps the intact
     bytes."""
     node, dice = run.nodes[event.node], Random(f"{event.seed} beneath")
     place = Held(node.name, event.container, event.block)
@@ -281,8 +282,8 @@ def rot_beneath(run: DatanodeRun, event: Event) -> None:
 
 
 def drop(run: DatanodeRun, event: Event) -> None:
-    """Order the delete of a datanode's replica. All other datanodes are named as having
-    replicas."""
+    """Order the delete of a datanode's replica. The order names all other datanodes with a
+    replica."""
     node = run.nodes[event.node]
     if not node.is_up or event.container not in node.store.replica_ids():
         return
@@ -304,7 +305,7 @@ def drop(run: DatanodeRun, event: Event) -> None:
 
 
 def rotten(dice: Random, way: str, path: Path) -> bytes:
-    """Return the damaged content of a file."""
+    """Return the content of a file after a damage of the kind `way`."""
     data = path.read_bytes()
     at = dice.randrange(len(data))
     match way:
@@ -322,12 +323,12 @@ def rotten(dice: Random, way: str, path: Path) -> bytes:
 
 
 def rot_tree(run: DatanodeRun, event: Event) -> None:
-    """Change a bit of a tree file."""
+    """Flip a bit of a tree file, as `rot_tree_at` does."""
     rot_tree_at(run, run.nodes[event.node], event.container, event.seed)
 
 
 def rot_tree_at(run: RunLog, node: DiskHost, container: int, seed: int) -> None:
-    """Change a bit of a tree file. The tree is then invalid, and no data is harmed."""
+    """Flip a bit of a tree file on the disk. The tree is then invalid, but no data is damaged."""
     chunks = node.block_file(ContainerId(container), BlockId(1)).parent
     path = chunks.parent / "metadata" / f"{container}.tree"
     if path.is_file() and path.stat().st_size:

@@ -112,7 +112,8 @@ class Agent:
     def _scanned(
         self, container_id: ContainerId, _is_cancelled: Callable[[], bool], _mode: ScanMode
     ) -> Iterator[ScanStep]:
-        """Scan for a caller that waits."""
+        """Scan a replica for a caller that waits; yield the result as the only step. Raise
+        UnavailableError(BUSY) if the result is discarded."""
         report = scan_container(self.tools, container_id)
         if not report.committed:
             raise UnavailableError(Code.BUSY, f"the scan was discarded: {report.tripped_reason}")
@@ -127,7 +128,7 @@ def handlers_of(groups: Sequence[object]) -> dict[str, object]:
 
 
 class Datanode(DiskHost):
-    """A datanode, with its agent while it runs."""
+    """A simulated datanode. `agent` is its agent; None while the datanode is down."""
 
     def __init__(
         self, number: int, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network
@@ -150,7 +151,7 @@ class Datanode(DiskHost):
             self.agent.store.close()
 
     def forget(self) -> None:
-        """Drop the agent."""
+        """Forget the agent and its memory."""
         self.agent = None
 
     @property
@@ -167,12 +168,12 @@ class Datanode(DiskHost):
     # What a process is asked for.
 
     def scan(self, container_id: ContainerId) -> ScanReport:
-        """Scan a container."""
+        """Scan the datanode's replica of a container; return the report."""
         assert self.agent is not None, f"{self.name} is down"
         return scan_container(self.agent.tools, container_id)
 
     def reconcile(self, container_id: ContainerId, others: "Sequence[Datanode]") -> ReconcileResult:
-        """Reconcile a container with others."""
+        """Reconcile the datanode's replica of a container with those of other datanodes."""
         assert self.agent is not None, f"{self.name} is down"
         peers = {
             other.name: Peer(other.address, timeouts=QUICK, security=PLAIN) for other in others
@@ -180,7 +181,7 @@ class Datanode(DiskHost):
         return self.agent.reconciler.reconcile(container_id, peers)
 
     def drop(self, container_id: ContainerId, others: "Sequence[Datanode]") -> None:
-        """Delete a replica. The other datanodes are named as having replicas."""
+        """Delete the datanode's replica. `others` are the other datanodes with a replica."""
         assert self.agent is not None, f"{self.name} is down"
         peers = {
             other.name: Peer(other.address, timeouts=QUICK, security=PLAIN) for other in others

@@ -1,7 +1,8 @@
 """The events of a schedule, drawn from its seed: a list that can be printed and shortened.
 
-Each event has its own seed, so leaving one out does not change the others. The events of one burst
-run in parallel. Between bursts, dead processes are cleaned up and the oracle checks the promises.
+Each event has its own seed, so that a removed event does not change the others. The events of one
+burst run in parallel. Between bursts, dead processes are cleaned up, and the oracle checks the
+promises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,20 +31,20 @@ class Kind(StrEnum):
     RECONCILE = "reconcile"
     DELETE = "delete"  # delete a block, by order
     REPLICATE = "replicate"  # push a replica to a node without it
-    ROT = "rot"  # the medium changes the bytes of a block
+    ROT = "rot"  # the disk changes the bytes of a block
     ROT_TREE = "rot_tree"
     ROT_ROW = "rot_row"  # the index loses the row of a block
-    ROT_BENEATH = "rot_beneath"  # the same, and the page cache still has what was there
-    DROP = "drop"  # delete a replica, by order, because there are others
-    LIE = "lie"  # the next writes are lost, cut short or changed on their way to the medium
+    ROT_BENEATH = "rot_beneath"  # as ROT, but the page cache keeps the earlier bytes
+    DROP = "drop"  # delete a replica, by order, because other replicas exist
+    LIE = "lie"  # the next writes are lost, cut short or changed on their way to the disk
     ERRORS = "errors"  # reads and writes fail, for a burst
-    FLIPS = "flips"  # memory flips bits of what was read, for a burst
+    FLIPS = "flips"  # memory flips bits of read data, for a burst
     SHORTAGE = "shortage"  # opening a file fails because no descriptor is left, for a burst
     CUT = "cut"  # cut the power after a number of disk operations
     KILL = "kill"  # kill the process after a number of disk operations
     DOWN = "down"  # a node is off for a burst
     DEPART = "depart"  # an operator orders a node to leave service, or to return to it
-    LEAVE = "leave"  # in the quiet phase a node is off, and never comes back
+    LEAVE = "leave"  # before the quiet phase, a node is switched off permanently
     WEATHER = "weather"  # change the network conditions
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
     SNAPSHOT = "snapshot"  # the state of the control plane is copied
@@ -110,7 +111,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The length of a schedule, its contents, and its faults."""
+    """Parameters of a schedule: the numbers of bursts and containers, the weights of faults, and
+    the possible numbers of faults in a burst."""
 
     bursts: int = BURSTS
     containers: int = CONTAINERS
@@ -122,10 +124,11 @@ WHOLE: Final = Shape()
 
 
 def some_of(faults: Mapping[Kind, int], dice: Random) -> dict[Kind, int]:
-    """Return about half of the kinds of faults; the other kinds do not occur.
+    """Return about half of the kinds of faults with their weights. Other kinds do not occur in the
+    schedule.
 
     This is swarm testing (Groce, Zhang, Eide, Chen and Regehr, ISSTA 2012): in a schedule with all
-    kinds of faults, one fault hides errors that another would have shown.
+    kinds of faults, one fault may hide an error that another fault would have shown.
     """
     chosen = [kind for kind in faults if dice.random() < KEPT_ODDS]
     return {kind: faults[kind] for kind in chosen or [dice.choice(list(faults))]}
@@ -150,7 +153,7 @@ def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
 
 
 def draw_drops(seed: int, shape: Shape = WHOLE) -> list[Event]:
-    """Return the schedule of a seed, with orders to delete replicas while media lose data."""
+    """Return the schedule of a seed, with orders to delete replicas while disks lose data."""
     dice = Random(f"{seed} drops")
     events = draw(seed, shape)
     counts = {
@@ -177,8 +180,8 @@ def _drops(dice: Random, burst: int, container: int, count: int) -> list[Event]:
 
 
 def _ordeal(dice: Random, burst: int, blocks: dict[int, int], shape: Shape) -> list[Event]:
-    """Return damage, a repair of it and a death during the repair, because random events seldom
-    occur in this order."""
+    """Return events for a damage, its repair, and the death of a process during the repair. Purely
+    random events seldom occur in this order."""
     container = dice.randrange(shape.containers)
     if burst - 2 * container <= YOUTH or not blocks[container] or dice.random() < CALM_ODDS:
         return []

@@ -41,7 +41,7 @@ class SeededFaults(Faults):
     note: Callable[[str], None] = lambda _: None
 
     def before(self, what: str, path: str, life: ProcessLifetime) -> None:
-        """End the process, or raise the error of the operation, if a fault is due."""
+        """Raise ProcessDied or OSError if a fault is due before this operation."""
         for fuse in self.fuses.get(life.name, ()):
             fuse.left -= 1
         ended = [fuse for fuse in self.fuses.get(life.name, ()) if fuse.left <= 0]
@@ -77,7 +77,7 @@ class SeededFaults(Faults):
         return True
 
     def read(self, path: str, data: bytes) -> bytes:
-        """Flip a bit in memory, with some probability."""
+        """Return the data of a read of a block, with some probability with a flipped bit."""
         place = place_of(path)
         odds = self.flips.get(path_node(path), 0.0)
         if place is None or not data or not odds or self.dice.random() >= odds:
@@ -87,7 +87,7 @@ class SeededFaults(Faults):
         return flipped(self.dice, data)
 
     def write(self, path: str, offset: int, data: bytes) -> bytes | None:
-        """Lose, cut or change a write, with some probability."""
+        """Return the bytes that reach the disk. If a LIE is due, lose, cut or change the write."""
         del offset
         place = place_of(path)
         if place is None or not self.lies.get(place.node):
@@ -109,7 +109,7 @@ class SeededFaults(Faults):
 
 
 def place_of(path: str) -> Held | None:
-    """Return the block and datanode of a path."""
+    """Return the block and the datanode of a block file's path; None for other paths."""
     match = BLOCK.search(path)
     return None if match is None else Held(match[1], int(match[2]), int(match[3]))
 

@@ -2,8 +2,8 @@
 
     python -m tools.simulation guards --only agent/store/files --count 200
 
-An error of the changed code that no caller may see (a TypeError, for instance) is no finding. Each
-change is imported in a separate process, before any other module of the product.
+If the changed code only crashes (with a TypeError, for instance), this does not count as found.
+Each change is imported in a separate process, before any other module of the product.
 """
 
 import json
@@ -28,8 +28,8 @@ BROKEN: Final = ("Deadlock", "AssertionError")  # raised by broken promises insi
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The simulation's result without a check. `schedules` 0 means that nothing was found in at
-    least `lived` schedules."""
+    """The simulation's result for a guard with a removed check. `schedules` is the number of
+    schedules until a violation. If it is 0, at least `lived` schedules had no violation."""
 
     guard: str
     what: str
@@ -45,15 +45,15 @@ class SchedulesNotRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The effort for each change."""
+    """The seeds to try for each change, and the CPU time for them."""
 
     seeds: Sequence[int]
     cpu_s: float
 
 
 def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) -> int:
-    """Try the guards whose row contains a text of `only`. Return 1 if the simulation finds nothing
-    although a guard is removed.
+    """Try the guards whose row contains a text of `only`. Return 1 if the simulation finds no
+    violation for a guard that is removed.
 
     Raise SchedulesNotRun if no schedule could run.
     """
@@ -75,8 +75,8 @@ def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) ->
 def _tried(guard: Guard, without: str, trial: Trial) -> Found:
     """Remove the checks of a guard one by one, until the simulation finds a violation.
 
-    A change that cannot be imported, or that never ends, is skipped. If this is so for all changes,
-    the cause is something else.
+    A change that cannot be imported, or that does not end, is skipped. If all changes are skipped,
+    raise SchedulesNotRun, because there is probably another cause.
     """
     name = f"{guard.path}:{guard.function}"
     mutants = [one for one in checks_of(guard) if without in one.key][:CHECKS_MAX]
@@ -102,11 +102,11 @@ def is_stumble(violation: str) -> bool:
 
 
 def _lived_without(mutant: Mutant, trial: Trial) -> tuple[int, str]:
-    """Return how many schedules ran until a promise was broken, and which promise; "" if none was
-    broken.
+    """Return the number of schedules until a promise was violated, and the violation; "" if none
+    was violated.
 
-    Raise SchedulesNotRun if none could run. On a busy machine one second of CPU time takes many
-    seconds.
+    Raise SchedulesNotRun if no schedule could run. The limit on real time is long, because on a
+    busy machine one second of CPU time may take many seconds.
     """
     source = (suite.ROOT / mutant.path).read_text()
 

@@ -1,4 +1,4 @@
-"""A host of a simulation: a disk, clocks, and at most one running process."""
+"""A simulated host: a disk, clocks, and at most one running process."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tools.simulation.simulated_os.network import Network
 
 
 class Clock:
-    """The clocks of one host: they drift and jump relative to true time."""
+    """The clocks of one host, which may drift and jump relative to the simulation's time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -65,7 +65,7 @@ class Machine(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Drop the process with all its memory."""
+        """Forget the process with all its memory."""
 
     @property
     def is_up(self) -> bool:
@@ -74,7 +74,7 @@ class Machine(ABC):
 
     @contextmanager
     def running(self) -> Iterator[ProcessLifetime]:
-        """Run the body as code of this host's process."""
+        """Run the body of the block as code of this host's process."""
         assert self.life is not None, f"{self.name} is down"
         fiber = self.scheduler.current
         fiber.lives.append(self.life)
@@ -84,8 +84,8 @@ class Machine(ABC):
             fiber.lives.pop()
 
     def start(self) -> bool:
-        """Start a process, which recovers its state; return True if it then serves. It may die
-        during the start."""
+        """Start a process, which recovers its state. Return True if it serves afterwards, or False
+        if it refused to start or died during the start."""
         assert self.life is None, f"{self.name} runs already"
         life = self.life = ProcessLifetime(self.name)
         self.start_count += 1
@@ -106,12 +106,12 @@ class Machine(ABC):
             self.life.is_dead = True
 
     def is_still(self) -> bool:
-        """True if no fiber runs code of the dead process any more."""
+        """True if no fiber runs code of the dead process."""
         return not any(self.life in fiber.lives for fiber in self.scheduler.fibers)
 
     def bury(self, dice: Random | None) -> None:
-        """Clean up after the process. With `dice`, the power was cut, and unsynced data is lost by
-        chance."""
+        """Clean up after a dead process. If `dice` is given, the power was cut: a random part of
+        the unsynced data is lost."""
         assert self.life is not None, "nothing died"
         self.scheduler.block(self.is_still)
         self.forget()

@@ -1,15 +1,15 @@
 """The expected state, from clients' answers and injected damage, and the promises to check.
 
-The oracle knows each block's bytes, which datanodes acknowledged it, and which media were harmed
-since. It reads the files itself, never through product code.
+The oracle knows the bytes of each block, the datanodes that acknowledged it, and the datanodes
+whose copy was damaged since. It reads the files itself, never through product code.
 
-- I1 and I2: a datanode has each block that it acknowledged or had intact, unless its medium was
-  harmed or the delete was ordered.
-- I3: no finding reports corruption on a medium that was not harmed.
+- I1 and I2: a datanode has each block that it acknowledged or had intact, unless its copy was
+  damaged or the delete was ordered.
+- I3: no finding reports an undamaged copy as corrupt.
 - I5: deleted blocks do not reappear, and generations only grow.
 - I10: after the quiet phase all replicas are equal and intact.
 
-A medium is harmed only if another datanode has the block intact, because the loss of all copies
+A copy is damaged only if another datanode has the block intact, because the loss of all copies
 would not be a fault of the product.
 """
 
@@ -53,7 +53,7 @@ class Truth:
 
     data: bytes
     is_deleted: bool = False
-    is_whole_somewhere: bool = False  # at least one datanode acknowledged it
+    is_whole_somewhere: bool = False  # at least one datanode acknowledged the block
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ class Oracle:
     generations: dict[tuple[str, int], int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     leaving: set[tuple[str, int]] = field(default_factory=set)  # replicas that may be gone
-    counts_copies: bool = False  # True if replicas are deleted, of which one must remain
-    keeps_replicas: bool = True  # False if whole replicas are deleted and made again
+    counts_copies: bool = False  # True if replicas are deleted: one of each block must remain
+    keeps_replicas: bool = True  # False if complete replicas are deleted and recreated
 
     # Events.
 
@@ -84,23 +84,24 @@ class Oracle:
         self.blocks[container, block].is_whole_somewhere = True
 
     def mended(self, place: Held) -> None:
-        """Record that a datanode reports a repair of a block. If the block is intact now, it must
-        remain so."""
+        """Record that a datanode reports a repair of a block. If the block is intact now, it counts
+        as undamaged again, and must remain intact."""
         if (place.container, place.block) in self.blocks and self.is_whole(place):
             self.held.add(place)
             self.harmed.discard(place)
 
     def drops(self, node: str, container: int) -> None:
-        """Record that a datanode is ordered to delete its replica, which no longer counts."""
+        """Record that a datanode is ordered to delete its replica. From now on, this replica does
+        not count as a copy."""
         self.leaving.add((node, container))
         self.counts_copies = True
 
     def kept(self, node: str, container: int) -> None:
-        """Record that the datanode kept its replica."""
+        """Record that a datanode kept the replica that it was ordered to delete."""
         self.leaving.discard((node, container))
 
     def dropped(self, node: str, container: int) -> None:
-        """Record that the datanode deleted its replica."""
+        """Record that a datanode deleted its replica."""
         self.leaving.add((node, container))
         for places in (self.held, self.harmed, self.gone):
             places -= {place for place in places if place[:2] == (node, container)}
@@ -117,7 +118,8 @@ class Oracle:
         return truth is not None and truth.is_deleted
 
     def may_harm(self, place: Held) -> bool:
-        """Return True if another datanode has the block intact on its medium."""
+        """Return True if the copy at `place` may be damaged, because another datanode has the block
+        intact and durable."""
         return any(
             other.node != place.node and other not in self.harmed and self._is_lasting(other)
             for other in self.held
@@ -126,7 +128,7 @@ class Oracle:
         )
 
     def harm(self, place: Held) -> None:
-        """Record that the medium of a datanode has lost a block."""
+        """Record that the copy of a block on a datanode was damaged."""
         self.harmed.add(place)
         self.ever_harmed.add(place)
 
@@ -136,12 +138,12 @@ class Oracle:
         return next(node for node in self.nodes if node.name == name)
 
     def path(self, place: Held) -> Path:
-        """Return the path of a block."""
+        """Return the path of a block's file on a datanode."""
         node = self._node(place.node)
         return node.block_file(ContainerId(place.container), BlockId(place.block))
 
     def is_whole(self, place: Held) -> bool:
-        """Return True if the file of a block has its bytes."""
+        """Return True if the file of a block on the disk has the expected bytes."""
         truth = self.blocks[place.container, place.block]
         try:
             data = self._node(place.node).disk.bytes_of(self.path(place))
@@ -153,8 +155,8 @@ class Oracle:
         return self.is_whole(place) and self._node(place.node).disk.is_settled(self.path(place))
 
     def look(self, where: str) -> None:
-        """Check the promises that must hold at any time. No process may be in the middle of a
-        change."""
+        """Check the promises that must hold at any time. The caller ensures that no process is in
+        the middle of a change."""
         for place in sorted(self.held):
             truth = self.blocks[place.container, place.block]
             if truth.is_deleted or place[:2] in self.leaving:
@@ -226,14 +228,14 @@ class Oracle:
         return truth.is_deleted
 
     def judged(self, node: str, findings: Sequence[ScanFinding], where: str) -> None:
-        """Check the findings of a scan."""
+        """Check promise I3 for the findings of a scan."""
         for finding in findings:
             place = Held(node, finding.container_id, finding.block_id)
             if finding.verdict is Verdict.CORRUPT and place in self.held - self.ever_harmed:
                 self._violated("I3", f"{where}: {node} calls corrupt what is whole: {finding}")
 
     def converged(self) -> None:
-        """Check the promises of the quiet phase."""
+        """Check the promises that must hold after the quiet phase (I10)."""
         for container in sorted({container for container, _ in self.blocks}):
             for what in self.differences(ContainerId(container)):
                 self._violated("I10", f"after quiet {what}")
@@ -267,8 +269,7 @@ class Oracle:
                 yield f"{node.name} has not block {block} of container {container_id}"
 
     def _has_replica(self, node: DiskHost, container_id: ContainerId) -> bool:
-        """Return True if a replica exists and remains. A replica whose delete has begun counts as
-        gone."""
+        """Return True if a datanode has a replica of a container whose delete has not begun."""
         if container_id not in node.store.replica_ids():
             return False
         is_leaving = (node.name, container_id) in self.leaving

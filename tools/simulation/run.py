@@ -35,12 +35,13 @@ class Run(ScheduleRun):
         self.held_by: dict[int, set[str]] = defaultdict(set)
 
     def holders(self, event: Event) -> set[str]:
-        """Return the datanodes that have a replica of the event's container by order."""
+        """Return the names of the datanodes that were ordered to have a replica of the event's
+        container."""
         begun = {self.nodes[number].name for number in placed_on(event.container)}
         return begun | self.held_by[event.container]
 
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
-        """Return the actions of clients, the control plane and the media."""
+        """Return the actions of clients, the control plane and the disks, by kind of event."""
         return {kind: partial(action, self) for kind, action in ACTIONS.items()}
 
     def prepared(self) -> None:
@@ -59,14 +60,15 @@ class Run(ScheduleRun):
         self.scheduler.block(lambda: len(self.scheduler.fibers) == 1)
 
     def settle(self) -> None:
-        """Do what a control plane would order, long after the last memory fault."""
+        """Execute the commands that a control plane would order, long after the last memory
+        fault."""
         self.scheduler.sleep(BREAKER_S)
         self._finish_drops()
         for container in sorted({container for container, _ in self.oracle.blocks}):
             self._settle(ContainerId(container))
 
     def _finish_drops(self) -> None:
-        """Order the deletes of replicas again that failed half-way."""
+        """Order again the deletes of replicas that began and failed."""
         for node in self.nodes:
             if node.agent is None:  # a failed start is reported at the end
                 continue
@@ -82,9 +84,9 @@ class Run(ScheduleRun):
                         node.drop(owner, [])
 
     def _finish_deletes(self, container_id: ContainerId) -> None:
-        """Order deletes of blocks again that no remaining datanode received, as a control plane
-        does until all have acknowledged. If one datanode has received the delete, the others must
-        get it from that datanode."""
+        """Order again the deletes of blocks that no remaining datanode has received, as a control
+        plane does until all datanodes have acknowledged. If a datanode has received the delete, the
+        other datanodes must get it from this datanode."""
         having = self._having(container_id)
         with self.kernel.quiet():
             buried = {

@@ -1,4 +1,4 @@
-"""Runs one schedule of the kind that its seed selects."""
+"""Runs one schedule. Its seed selects the kind of schedule."""
 
 import gc
 import logging
@@ -24,7 +24,7 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are ma
 LED_EVERY: Final = 10  # one of this many seeds has a control plane
 CODED_EVERY: Final = 40  # one of this many seeds writes erasure-coded keys under its control plane
 CODED_AT: Final = 30
-DROPS_AT: Final = 5  # schedules of these seeds delete whole replicas by order
+DROPS_AT: Final = 5  # schedules of these seeds delete complete replicas by order
 SWARM_FROM: Final = 10_000_000  # this seed and later ones: short, with some kinds of faults
 SWARM_A_BURST: Final = (0, 1, 2, 3)  # number of faults: one of these
 STEPS_MIN: Final = 1_000  # length of a whole schedule
@@ -51,7 +51,7 @@ def is_swarm(seed: int) -> bool:
 
 
 def shape_of(seed: int) -> Shape:
-    """Return the length of a seed's schedule, and its faults."""
+    """Return the length and the faults of the schedule of a seed."""
     whole = WHOLE_LED if is_led(seed) else WHOLE
     if not is_swarm(seed):
         return whole
@@ -69,7 +69,7 @@ def drawn(seed: int) -> list[Event]:
 
 
 def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool = False) -> Result:
-    """Run the schedule of the seed, or these events of it."""
+    """Run the schedule of a seed, or only `events` of this schedule; return the result."""
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     chosen = drawn(seed) if events is None else list(events)

@@ -1,7 +1,8 @@
-"""Minimises a schedule with a violation: leaves out events as long as the violation remains.
+"""Minimises a schedule with a violation: removes events as long as the violation remains.
 
-It leaves out halves first, then quarters, down to single events (the delta debugging of Zeller and
-Hildebrandt). The remaining violation must be of the same promise; its text may differ.
+Halves are removed first, then quarters, down to single events (the delta debugging of Zeller and
+Hildebrandt). The shorter schedule must violate the same promise, but the text of the violation may
+differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +17,8 @@ TRIES_MAX: Final = 400
 def shrunk(
     seed: int, events: Sequence[Event], *, tell: Callable[[str], object] = lambda _: None
 ) -> list[Event] | None:
-    """Return few events that break the same promise as the schedule; None if the schedule breaks
-    none."""
+    """Return a shorter list of events that violates the same promise as the schedule; None if the
+    schedule violates none."""
     laws = _broken(seed, events)
     if not laws:
         return None

@@ -70,11 +70,11 @@ class ScheduleRun(ABC):
 
     @abstractmethod
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
-        """Wait until a burst is over."""
+        """Wait until the burst with these fibers is over."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Make replicas equal, after the last fault."""
+        """Wait for or order the repairs that make all replicas equal, after the last fault."""
 
     def finished(self) -> None:
         """Check the promises that can only be checked while all machines are up."""
@@ -106,8 +106,8 @@ class ScheduleRun(ABC):
     def live(self, events: Sequence[Event], steps_min: int = 0) -> Result:
         """Run all events; return the result.
 
-        If they took fewer steps than `steps_min`, restart all machines until that number is
-        reached.
+        If the events took fewer steps than `steps_min`, restart all machines repeatedly until this
+        number is reached.
         """
         with (
             self.kernel.installed(),
@@ -184,7 +184,7 @@ class ScheduleRun(ABC):
             self.oracle.look(self.where)
 
     def prepare(self, event: Event) -> None:
-        """Arm the faults of an event."""
+        """Install the faults of an event, which occur later in the burst."""
         node, faults = self.machines[event.node], self.faults
         match event.kind:
             case Kind.CUT | Kind.KILL:
@@ -219,7 +219,8 @@ class ScheduleRun(ABC):
 
     @contextmanager
     def judged(self, what: str) -> Iterator[None]:
-        """Accept the errors that a call may raise. Any other exception is recorded as a bug."""
+        """Ignore the errors that a call in the body may raise. Record any other exception as a
+        violation."""
         try:
             yield
         except (SutureError, CallFailed) as error:
@@ -227,7 +228,7 @@ class ScheduleRun(ABC):
             self.count("calls that failed")
         except (ProcessDied, Deadlock):
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        except Exception as error:  # noqa: BLE001 - every exception is recorded
             self.oracle.crashed(f"{self.where}, {what}", error)
             if self._is_traced:
                 self.result.trace.append(traceback.format_exc())
@@ -235,8 +236,8 @@ class ScheduleRun(ABC):
     # The quiet end.
 
     def _quiet(self, steps_min: int) -> None:
-        """The quiet phase: stop all faults, start all machines, and do what the control plane would
-        order."""
+        """Run the quiet phase: stop all faults, start all machines, and make the replicas equal, as
+        a control plane would."""
         self.where = "quiet"
         self.note("== quiet")
         self.network.weather = NetworkConditions()
@@ -262,15 +263,15 @@ class ScheduleRun(ABC):
                 self.oracle.crashed(self.where, RuntimeError(f"does not start: {names}"))
 
     def _start_again(self) -> bool:
-        """Stop and restart all machines; return True if they serve. Intact replicas must remain
-        intact."""
+        """Stop and restart all machines; return True if all of them serve. The oracle later checks
+        that intact replicas remained intact."""
         for node in self.machines:
             node.stop()
             self.start(node)
         return all(node.is_up for node in self.machines)
 
     def _abandon(self) -> None:
-        """End all fibers, whatever they are doing."""
+        """End all fibers, by killing their processes."""
         self.faults.fuses.clear()
         for node in self.machines:
             node.kill()

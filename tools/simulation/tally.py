@@ -1,6 +1,6 @@
-"""The table of all runs of schedules and their findings. Each run adds a row.
+"""The table of all runs of the simulation, with one row per run.
 
-A row names a commit, so that its seeds can be run again.
+A row names the commit, so that the schedules of its seeds can be run again.
 """
 
 import csv
@@ -35,7 +35,8 @@ def append(path: Path, lived: TallyRow) -> None:
 
 
 def commit_here() -> str:
-    """Return the running commit, with a plus if files were changed since."""
+    """Return the short id of the commit in the checkout, with a plus sign if files were changed
+    since."""
     here = _git("rev-parse", "--short=7", "HEAD")
     return f"{here}+" if _git("status", "--porcelain", "--untracked-files=no") else here
 

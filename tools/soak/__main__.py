@@ -33,7 +33,7 @@ JOIN_S: Final = 300.0
 
 
 def main() -> int:
-    """Run as the command line says; return the exit code."""
+    """Run the test with the options of the command line; return the exit code."""
     options = parsed()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that disks are released
     root = Path(tempfile.mkdtemp(prefix="suture-soak-", dir=options.root))
@@ -73,7 +73,8 @@ def disks_of(site: Site) -> str:
 
 
 def soak(result: Result, site: Site) -> None:
-    """Apply load and faults, then wait until it is quiet and judge it."""
+    """Apply load and faults, then wait until the cluster is quiet and judge it; record the
+    results."""
     wait_until(site.learn, "all datanodes register")
     oracle = Oracle(result.seed)
     loading, harming, watching = threading.Event(), threading.Event(), threading.Event()
@@ -101,7 +102,7 @@ def soak(result: Result, site: Site) -> None:
 
 
 def say_how_it_goes(oracle: Oracle, harms: FaultInjector, harm: Future[None], end_s: float) -> None:
-    """Print a line a minute, until the time is over or the faults have failed."""
+    """Print a progress line every minute, until the time is over or the fault injector fails."""
     pause, said_count = threading.Event(), 0
     while (left_s := end_s - time.monotonic()) > 0 and not harm.done():
         pause.wait(min(60.0, left_s))
@@ -112,7 +113,8 @@ def say_how_it_goes(oracle: Oracle, harms: FaultInjector, harm: Future[None], en
 
 
 def ended(futures: Sequence[Future[None]]) -> list[str]:
-    """Wait until threads have ended; return what ended them too early."""
+    """Wait until threads have ended; return a text for each thread that raised an exception or does
+    not end."""
     wait(futures, JOIN_S)
     return [
         f"a thread does not end: {one}" if not one.done() else f"a thread died of {error!r}"
@@ -122,7 +124,7 @@ def ended(futures: Sequence[Future[None]]) -> list[str]:
 
 
 def told(oracle: Oracle, harms: FaultInjector) -> str:
-    """Return the progress."""
+    """Return the progress as text: counts of operations, faults and errors."""
     done = ", ".join(f"{count} {what}" for what, count in sorted(oracle.counts.items()))
     faults = ", ".join(f"{count} {what}" for what, count in sorted(harms.counts.items()))
     return f"{done}; {faults}; {len(oracle.wrong) + len(harms.told)} wrong"

@@ -2,9 +2,9 @@
 
     python -m tools.soak.child PARENT agent.main --config ...
 
-A pool creates a thread when all its threads are busy, and keeps the thread. The number of threads
-therefore grows for hours, whenever more work coincides than before, so the kernel's count does not
-show leaks. This program records each thread with its name, and whether it is an idle worker of a
+The kernel's number of threads does not show leaks. A pool creates a thread when all its threads are
+busy, and keeps the thread. Therefore, the number grows for hours, whenever more work runs at once
+than before. This program records the name of each thread, and whether it is an idle worker of a
 pool.
 """
 
@@ -48,7 +48,8 @@ def path_of(directory: Path, pid: int) -> Path:
 
 
 def launched_watched(directory: Path, words: Sequence[str], log: IO[bytes]) -> Running:
-    """Start the program of a command line, watched."""
+    """Start a program of the cluster through this module, so that its threads are recorded in
+    `directory`."""
     return launched(words, log, module=__name__, environment={DIRECTORY: str(directory)})
 
 
@@ -72,8 +73,8 @@ def note_pools(bounds: dict[str, int]) -> None:
 
 
 def note(bounds: dict[str, int], name: str, bound: int) -> None:
-    """Record a pool. Of several pools with one name the largest counts, because two at the same
-    time are a leak."""
+    """Record the maximum number of threads of a pool. For several pools with one name, keep the
+    largest maximum, not the sum: two such pools at the same time would be a leak."""
     name = kind_of(name)
     bounds[name] = max(bound, bounds.get(name, 0))
 
@@ -91,7 +92,8 @@ def is_at_rest(frame: FrameType | None) -> bool:
 
 
 def told(bounds: Mapping[str, int]) -> dict[str, object]:
-    """Return the threads of this process by kind, and the idle ones."""
+    """Return the numbers of all threads and of idle threads of this process by kind, and the
+    maximums of the pools."""
     frames = sys._current_frames()  # documented as for debugging, which this is
     threads = threading.enumerate()
     resting = (one for one in threads if is_at_rest(frames.get(one.ident or 0)))

@@ -1,8 +1,9 @@
 """Disks of the soak test: file systems on loop devices, which can lose power and fill up.
 
 As in xfstests, the file system itself simulates the power cut: `EXT4_IOC_SHUTDOWN` without a flush
-of the log ends the file system at once, and no unsynced data is written after that. The next mount
-replays the journal. If this process cannot mount, a disk is a directory without faults.
+of the log stops the file system immediately. No unsynced data is written after that. The next mount
+replays the journal. If this process may not mount file systems, a disk is a directory without
+faults.
 """
 
 import fcntl
@@ -39,7 +40,7 @@ def run(*words: str | Path) -> str:
 
 @dataclass
 class Disk:
-    """A directory as a disk, without faults."""
+    """A directory in place of a disk. It cannot lose power or fill up."""
 
     path: Path
 
@@ -74,7 +75,7 @@ class LoopDisk(Disk):
     device: str = field(default="", init=False)
 
     def make(self) -> None:
-        """Create the file system, and mount it. Raise NoLoopDevices."""
+        """Create the file system, and mount it. Raise NoLoopDevices if that is not possible."""
         self.path.mkdir(parents=True, exist_ok=True)
         with self.image.open("wb") as file:
             file.truncate(self.size_bytes)
@@ -82,7 +83,8 @@ class LoopDisk(Disk):
         self.power_on()
 
     def cut_power(self) -> bool:
-        """End the file system at once; processes with open files on it get errors."""
+        """Stop the file system immediately, without writing unsynced data; return True. Processes
+        with open files on it get errors."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(fd, EXT4_IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
@@ -91,8 +93,8 @@ class LoopDisk(Disk):
         return True
 
     def power_on(self) -> None:
-        """Mount the file system, also after a power cut. Processes with open files on it must have
-        ended."""
+        """Mount the file system, for the first time or after a power cut. Processes with open files
+        on it must have ended."""
         if self.device:
             run("umount", self.path)
             run("losetup", "-d", self.device)
@@ -113,11 +115,11 @@ class LoopDisk(Disk):
         return True
 
     def free(self) -> None:
-        """Remove that file."""
+        """Remove the file that `fill` created."""
         (self.path / FILLER).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Unmount it, and release the device."""
+        """Unmount the file system, release the loop device, and remove the image file."""
         with suppress(NoLoopDevices):
             run("umount", self.path)
         if self.device:

@@ -1,7 +1,7 @@
-"""Faults of the soak test, injected one at a time. Each is undone before the next.
+"""Injects the faults of the soak test, one at a time. Each is undone before the next.
 
-Damage is the exception: it stays until the cluster has found and repaired it. Only one replica of a
-container is ever damaged, so good bytes exist in the others.
+Damage of data is the exception: it remains until the cluster has found and repaired it. Always the
+same replica of a container is damaged, so that the other replicas have the intact bytes.
 """
 
 import random
@@ -58,13 +58,13 @@ class FaultInjector:
     site: Site
     stop: threading.Event
     chance: random.Random
-    scm_until_s: float  # until this time the control plane is killed; later its memory is watched
+    scm_until_s: float  # the control plane is not killed after this time, to watch its memory
     counts: Counter[str] = field(default_factory=Counter)
     damaged: dict[int, str] = field(default_factory=dict)  # container -> datanode with the damage
     told: list[str] = field(default_factory=list)
 
     def run(self) -> None:
-        """Inject one fault after the other."""
+        """Inject one random fault after another, until stopped."""
         doers = self._doers()
         while not self.stop.wait(self.chance.uniform(*BETWEEN_S)):
             possible = {kind: weight for kind, weight in WEIGHTS.items() if self._may(kind)}
@@ -116,7 +116,8 @@ class FaultInjector:
         return all(were_possible)
 
     def partition(self, *, from_all: bool) -> bool:
-        """Disconnect an agent from the control plane, or from all peers."""
+        """Disconnect an agent from the control plane or, with `from_all`, also from all peers and
+        clients, for a while."""
         index = self.chance.randrange(len(self.site.cluster.nodes))
         lines = [self.site.cluster.to_scm[index]]
         if from_all:
@@ -143,7 +144,7 @@ class FaultInjector:
         return was_possible
 
     def freeze(self) -> bool:
-        """Stop a process without ending it, like a host that swaps or is suspended."""
+        """Suspend an agent's process for a while, like a host that swaps or is suspended."""
         index = self._victim()
         popen = self.site.cluster.nodes[index].popen
         assert popen is not None
@@ -177,8 +178,8 @@ class FaultInjector:
         return False
 
     def _damageable(self, info: scm_pb2.ContainerInfo) -> scm_pb2.ContainerInfoReplica | None:
-        """Return the replica of a container that may be damaged. It is the same replica each
-        time."""
+        """Return the replica of a container that may be damaged; None if there is none. If a
+        replica was damaged before, return the same one."""
         mine = self.damaged.get(info.container_id)
         fit = [one for one in info.replicas if one.datanode.datanode_id in self.site.indexes]
         if mine is not None:
@@ -215,8 +216,8 @@ class FaultInjector:
         self.stop.wait(self.chance.uniform(*AWAY_S))
 
     def _start(self, index: int) -> None:
-        """Start an agent. On a busy machine a start takes long, so wait as long as the process
-        lives."""
+        """Start an agent, and wait until it serves. On a busy machine a start may time out, so
+        retry while the process is alive."""
         process = self.site.cluster.nodes[index]
         listen = self.site.cluster.start_again
         for tries_left in reversed(range(START_TRIES)):

@@ -1,8 +1,8 @@
-"""Tracks memory, descriptors and threads of processes over time, and their growth.
+"""Samples memory, descriptors and threads of processes over time, and computes their growth.
 
-Memory means private memory only (RssAnon), because the pages of a mapped index are a cache, which
-may grow. A thread counts only while it works. Idle workers of pools do not count, because the pools
-limit their number (`child.py`).
+Memory is private memory only (RssAnon), because the pages of a mapped index are a cache, which may
+grow. Idle workers of pools do not count as threads, because the pools limit their number
+(`child.py`).
 """
 
 import json
@@ -21,7 +21,7 @@ from tools.soak.child import path_of
 from tools.soak.site import Site
 
 EVERY_S: Final = 5.0
-WARM_SHARE: Final = 0.25  # warm-up of a process: caches fill, and pools reach their size
+WARM_SHARE: Final = 0.25  # share of a life that is warm-up: caches fill, and pools grow
 SAMPLES_MIN: Final = 24
 
 
@@ -33,7 +33,7 @@ class Sample:
     anon_bytes: int
     descriptors: int
     threads: int
-    resting: int = 0  # number of idle workers of pools among these
+    resting: int = 0  # how many of `threads` are idle workers of pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Watch:
     stop: threading.Event
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict)
     beyond: set[str] = field(default_factory=set)  # pools with more threads than allowed
-    loaded_until_s: float = math.inf  # a process under load is compared with itself
+    loaded_until_s: float = math.inf  # later samples are ignored, because the load has ended
 
     def run(self) -> None:
         """Sample until stopped."""
@@ -78,7 +78,7 @@ class Watch:
                 yield process.name, popen.pid
 
     def growths(self) -> list[Growth]:
-        """Return the growth of each process in its longest life, as far as there was load."""
+        """Return the growth of each process in its longest life, by the samples under load."""
         longest: dict[str, list[Sample]] = {}
         for (name, _), lived in self.lives.items():
             samples = [one for one in lived if one.at_s <= self.loaded_until_s]

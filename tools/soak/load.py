@@ -1,7 +1,7 @@
-"""Mixed load, and the check of its results. The bytes of every key are derived from a seed.
+"""Applies mixed load, and checks its results. The bytes of a key are derived from its name.
 
 The result of an acknowledged operation must persist, whatever happens. A failed operation may have
-happened or not, but must not have any third result.
+taken effect or not, but must not have any other result.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class Oracle:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, chance: random.Random) -> Key:
-        """Return a new key that is about to be stored."""
+        """Create a key of random size for a put, and return it."""
         draw, size = chance.random(), 1
         for share, low, high in SIZES:
             size = chance.randint(low, high)
@@ -113,7 +113,8 @@ class Worker:
         self._chance = random.Random(f"{oracle.seed}-{number}")
 
     def run(self) -> None:
-        """Run one operation after the other. An exception here is a bug of the client."""
+        """Run one operation after another until stopped. An unexpected exception is a bug of the
+        client."""
         with Client(self._scm) as client:
             while not self._stop.is_set():
                 failed_count = self._oracle.failed_count()
@@ -188,5 +189,5 @@ def look(client: Client, key: Key, oracle: Oracle) -> str:
 
 
 def checksum_of(content: bytes) -> str:
-    """Return a hash of bytes. The product does not use this kind of hash for data."""
+    """Return the BLAKE2b checksum of bytes, an algorithm that the product does not use for data."""
     return hashlib.blake2b(content).hexdigest()

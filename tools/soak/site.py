@@ -34,12 +34,13 @@ SCM_SETTINGS: Final = {
     "heal_after_ms": 3_000,
     "reconcile_cooldown_ms": 10_000,
 }
-"""Options that shorten minutes to seconds. An absent datanode is not given up."""
+"""Options of the SCM that shorten delays from minutes to seconds. Only the time until a datanode is
+DEAD is long, so that the SCM does not replace the replicas of absent datanodes."""
 
 
 @dataclass(slots=True)
 class LinedCluster(Cluster):
-    """A cluster in which all calls to and from each agent go over a separate connection."""
+    """A cluster in which all calls to and from each agent go through a relay that can break."""
 
     lines: ExitStack = field(default_factory=ExitStack)
     to_scm: dict[int, BadLine] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class LinedCluster(Cluster):
 
 @dataclass
 class Site:
-    """The cluster with its disks, and the control plane's view of it."""
+    """The cluster with its disks, and a client for the control plane's facts about it."""
 
     cluster: LinedCluster
     disks: dict[int, list[Disk]]

@@ -1,4 +1,4 @@
-"""The end of a soak test: it waits until the cluster is quiet, and judges it.
+"""Ends a soak test: waits until the cluster is quiet, and judges it.
 
 The cluster is quiet when every container is closed, scanned, complete and equal on all replicas.
 Then every key is read back, and the disk space and the processes are judged.
@@ -29,7 +29,7 @@ READ_TRIES: Final = 3
 UNFINISHED: Final = ("tmp/importing", "tmp/deleting")
 ROOM_SHARE: Final = 1.25  # of three copies of the stored data; blocks of 4 KiB are not full
 ROOM_MORE_BYTES: Final = 64 * 1024**2
-LIFE_S_MIN: Final = 1800.0  # in a shorter life caches fill, and a slope means little
+LIFE_S_MIN: Final = 1800.0  # shorter lives are not judged, because their caches still fill
 THREADS_PER_H_MAX: Final = 6.0
 DESCRIPTORS_PER_H_MAX: Final = 30.0
 ANON_BYTES_PER_H_MAX: Final = 96 * 1024**2
@@ -62,7 +62,7 @@ class Result:
 
 
 def judge(result: Result, site: Site, oracle: Oracle, harms: FaultInjector, watch: Watch) -> None:
-    """Wait until the cluster is quiet, and judge it; record all errors."""
+    """Wait until the cluster is quiet, and judge it; record all errors in `result`."""
     began_s = time.monotonic()
     for what in (not_quiet, unread_since(int(time.time() * 1000)), not_quiet):
         why = until(partial(what, site), QUIET_S)
@@ -153,7 +153,8 @@ def read_back(result: Result, site: Site, oracle: Oracle) -> None:
 
 
 def read_key(client: Client, key: Key, oracle: Oracle) -> str:
-    """Read one key, with retries; return the error, "" if it is as expected."""
+    """Read one key, with retries, and compare it with its expected state. Return "" if it could be
+    read, otherwise the reason."""
     why = ""
     for _ in range(READ_TRIES):
         why = look(client, key, oracle)
@@ -182,7 +183,7 @@ def volumes(site: Site) -> Iterator[Path]:
 
 
 def room_bytes(site: Site) -> int:
-    """Return the space that block files take."""
+    """Return the disk space that block files occupy, in bytes."""
     total = 0
     for current in volumes(site):
         for path in current.glob("containerDir*/*/chunks/*"):
@@ -205,7 +206,8 @@ def unfinished(site: Site) -> list[Path]:
 
 
 def leaking(growths: Sequence[Growth]) -> list[str]:
-    """Return the processes that grow faster than a healthy one may."""
+    """Return a text for each process whose threads, descriptors or memory grow faster than
+    allowed."""
     said = []
     for one in (growth for growth in growths if growth.life_s >= LIFE_S_MIN):
         for what, per_h, most in (

@@ -1,4 +1,4 @@
-"""Models the content of a disk after a power cut, besides the files that programs see.
+"""Models the durable content of a disk, which remains after a power cut.
 
     files below the root (tmpfs)       the page cache, which running processes read
     Inode.durable, Directory.entries   synced data, which survives a power cut
@@ -25,8 +25,7 @@ INDEX_FILE: Final = "data.mdb"
 
 @dataclass(slots=True)
 class Write:
-    """Unsynced bytes of a write. `data` None means that the file was truncated or extended to
-    `at`."""
+    """Unsynced bytes of a write. If `data` is None, the file was truncated or extended to `at`."""
 
     at: int
     data: bytes | None
@@ -34,7 +33,7 @@ class Write:
 
 @dataclass(eq=False, slots=True)
 class Inode:
-    """A file."""
+    """A file: its durable bytes, and its unsynced writes."""
 
     durable: bytes = b""
     pending: list[Write] = field(default_factory=list)
@@ -42,8 +41,8 @@ class Inode:
     is_dead: bool = False  # and cannot be read
 
     def medium(self) -> bytes:
-        """Return the bytes that a read past the page cache returns. Pending writes are written
-        first."""
+        """Return the bytes that a read past the page cache returns: the durable bytes with all
+        pending writes."""
         content = self.durable
         for write in self.pending:
             content = applied(content, write)
@@ -56,8 +55,8 @@ class Inode:
         self.pending.clear()
 
     def survivors(self, dice: Random, odds: float) -> bytes:
-        """Return the content after a power cut. Each sector of a pending write survives by
-        chance."""
+        """Return the content after a power cut. Each sector of a pending write survives with the
+        probability `odds`."""
         content = self.durable
         for write in self.pending:
             if write.data is None:
@@ -73,7 +72,7 @@ class Inode:
 
 @dataclass(eq=False, slots=True)
 class Directory:
-    """A directory with its durable names."""
+    """A directory: its durable names, with their entries."""
 
     entries: "dict[str, Inode | Directory]" = field(default_factory=dict)
 
@@ -83,12 +82,13 @@ Entry = Inode | Directory
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NameChange:
-    """Changes of names that happened together: directory, name, and new target."""
+    """Changes of names that survive a power cut only together. Each has the directory, the name,
+    and the new entry (None = removed)."""
 
     slots: tuple[tuple[Directory, str, Entry | None], ...]
 
     def keys(self) -> set[tuple[int, str]]:
-        """Return the changed names."""
+        """Return the changed names, as (id of the directory object, name)."""
         return {(id(directory), name) for directory, name, _ in self.slots}
 
     def apply(self) -> None:
@@ -115,7 +115,7 @@ class Disk:
     # Events.
 
     def entry(self, path: "str | int") -> Entry | None:
-        """Return the entry of a path or of an open descriptor."""
+        """Return the entry of a path or of an open descriptor; None if there is none."""
         try:
             number = os.fstat(path).st_ino if isinstance(path, int) else os.lstat(path).st_ino
         except FileNotFoundError:
@@ -123,7 +123,8 @@ class Disk:
         return self._by_number.get(number)
 
     def directory(self, path: "str | int") -> Directory | None:
-        """Return a directory."""
+        """Return the directory of a path or of an open descriptor; None if it is not a
+        directory."""
         found = self.entry(path)
         return found if isinstance(found, Directory) else None
 
@@ -179,7 +180,8 @@ class Disk:
         self.indexes[environment] = (Path(environment) / INDEX_FILE).read_bytes()
 
     def replace_durable(self, path: Path, data: bytes) -> None:
-        """Change a file on the medium, without the product's knowledge."""
+        """Replace the content of a file on the disk and in the page cache, without a call of the
+        product."""
         inode = self.entry(str(path))
         assert isinstance(inode, Inode), f"{path} is no file of ours"
         inode.pending.clear()
@@ -189,21 +191,23 @@ class Disk:
             file.write(data)
 
     def harm_beneath(self, path: Path, data: bytes, *, is_dead: bool) -> None:
-        """Change the medium, while the page cache keeps the earlier bytes."""
+        """Replace the content of a file on the disk, while the page cache keeps the earlier bytes.
+        If `is_dead`, the file becomes unreadable."""
         inode = self.entry(str(path))
         assert isinstance(inode, Inode), f"{path} is no file of ours"
         inode.settle()
         inode.durable, inode.is_hidden, inode.is_dead = data, True, is_dead
 
     def bytes_of(self, path: Path) -> bytes:
-        """Return a file's bytes on the medium. Raise OSError if there is no such file."""
+        """Return a file's bytes on the disk; b"" if they are unreadable. Raise OSError if there is
+        no such file."""
         inode = self.entry(str(path))
         if isinstance(inode, Inode) and inode.is_hidden:
             return b"" if inode.is_dead else inode.medium()
         return path.read_bytes()
 
     def forget(self, path: Path) -> None:
-        """Lose a file, without the product's knowledge."""
+        """Remove a file and its durable names, without a call of the product."""
         inode = self.entry(str(path))
         os.unlink(path)  # noqa: PTH108
         for directory in self._directories(self.top):
@@ -223,7 +227,7 @@ class Disk:
                 yield from self._directories(entry)
 
     def is_settled(self, path: Path) -> bool:
-        """Return True if all of a file and its names are durable."""
+        """Return True if the content of a file and all names in its path are durable."""
         inode = self.entry(str(path))
         if not isinstance(inode, Inode) or inode.pending:
             return False
@@ -307,7 +311,7 @@ def applied(content: bytes, write: Write) -> bytes:
 
 
 def sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Split a range at sector boundaries."""
+    """Yield the parts of a range of bytes, split at sector boundaries, as (start, end)."""
     while start < end:
         behind = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
         yield start, behind

@@ -1,10 +1,11 @@
-"""Fibers: simulated threads of which one runs at a time, chosen by the seed.
+"""Fibers: simulated threads. One fiber runs at a time, and the seed determines which.
 
 A fiber is a greenlet. All fibers are in one thread of the operating system, and a switch needs no
 system call. A switch is possible in two functions:
 
-- `point` marks a disk operation or a message. The fiber continues, or by chance another one runs.
-- `block` waits for a lock, a condition, an event or an instant. Another fiber runs until the
+- `point` marks a disk operation or a message. Either the fiber continues, or another fiber runs, at
+  random.
+- `block` waits for a lock, a condition, an event or an instant. Other fibers run until the
   condition is true.
 
 The real code therefore runs unchanged, and the same seed gives the same order. If all fibers wait,
@@ -47,8 +48,8 @@ class ProcessLifetime:
 
 
 class WorkerFiber:
-    """A greenlet that runs one job after the other. It is reused, because a greenlet that ends
-    would return to its creator."""
+    """A greenlet that runs one job after another. It is reused and never ends, because the end of a
+    greenlet would switch to its creator."""
 
     idle: "ClassVar[list[WorkerFiber]]"
     all: "ClassVar[list[WorkerFiber]]"  # one that waits must not be collected: it would be woken
@@ -68,8 +69,8 @@ WorkerFiber.idle, WorkerFiber.all = [], []
 
 @dataclass(eq=False, slots=True)
 class Fiber:
-    """A simulated thread. `lives` are the processes whose code it runs; the last one is the
-    innermost callee's."""
+    """A simulated thread. `lives` has the processes whose code it runs, from the outermost caller
+    to the innermost callee."""
 
     name: str
     runs_in: greenlet
@@ -82,7 +83,7 @@ class Fiber:
     hand: WorkerFiber | None = None
 
     def must_die(self) -> bool:
-        """True if the process whose code it runs is dead."""
+        """True if the process whose code the fiber runs is dead."""
         return bool(self.lives) and self.lives[-1].is_dead
 
 
@@ -109,8 +110,8 @@ class Scheduler:
     def spawn(
         self, name: str, work: Callable[[], None], life: ProcessLifetime | None = None
     ) -> Fiber:
-        """Start a fiber; it runs when it is chosen. An exception in it, except `ProcessDied`, is
-        recorded as a failure."""
+        """Start a fiber that calls `work`, and return it. It runs when the scheduler chooses it. If
+        `work` raises an exception other than `ProcessDied`, a failure is recorded."""
         lives = self.current.lives[-1:] if life is None else [life]
         self._made += 1
         hand = WorkerFiber.idle.pop() if WorkerFiber.idle else WorkerFiber()
@@ -131,7 +132,7 @@ class Scheduler:
         return fiber
 
     def point(self, what: str) -> None:
-        """Count a step, and let another fiber run, with some probability."""
+        """Count a step, and with the probability SWITCH_ODDS, switch to another fiber."""
         self.step_count += 1
         self.now_s += STEP_S
         self.on_step(what)

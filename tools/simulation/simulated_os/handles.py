@@ -23,24 +23,24 @@ class OpenFile:
     life: ProcessLifetime
     path: str
     number: int  # of its inode
-    is_direct: bool = False  # it reads the medium, not the page cache
+    is_direct: bool = False  # reads bypass the page cache
 
 
 class SystemCalls(Protocol):
-    """The kernel as these objects see it."""
+    """The methods of the simulated kernel that these objects call."""
 
     def file(self, fd: int) -> OpenFile | None:
         """Return the simulated file of a descriptor, or None for a real one."""
 
     def step(self, what: str, path: str) -> None:
-        """Record a call, at which the process may die."""
+        """Record a call on a path. The process may die at this point."""
 
     def commit(self, environment: "Environment", transaction: Any) -> None:
         """Make a transaction of the index durable."""
 
 
 class Writer:
-    """A writing file object: buffered bytes reach the file with `flush`."""
+    """A file object for writing. Its buffered bytes are written to the file by `flush`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -54,7 +54,7 @@ class Writer:
         self.close()
 
     def write(self, data: Any) -> int:
-        """Buffer bytes."""
+        """Append bytes to the buffer; return their number."""
         taken = bytes(data)
         self._buffer += taken
         return len(taken)
@@ -67,7 +67,7 @@ class Writer:
             self._at += len(data)
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Return the descriptor of the file."""
         return self._fd
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Environment:
         return _Transaction(self._kernel, self, transaction) if write else transaction
 
     def open_db(self, *arguments: Any, **options: Any) -> Any:
-        """Open or make a database."""
+        """Open or create a database of the environment."""
         inside = options.get("txn")
         if isinstance(inside, _Transaction):
             options["txn"] = inside.real
@@ -107,7 +107,7 @@ class Environment:
         return database
 
     def close(self) -> None:
-        """Close it."""
+        """Close the environment."""
         self._real.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -136,7 +136,7 @@ class _Transaction:
             self.real.abort()
 
     def commit(self) -> None:
-        """Make it durable."""
+        """Commit the transaction, and make it durable."""
         self._kernel.commit(self._environment, self.real)
 
     def __getattr__(self, name: str) -> Any:

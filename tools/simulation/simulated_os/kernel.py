@@ -1,8 +1,8 @@
 """Replaces the system calls on simulated volumes while a simulation runs.
 
 Product code calls `os.pwrite`, `os.rename`, `lmdb.open` as usual. On a simulated disk, each call is
-a step of the scheduler and may fail like a disk operation. It is carried out on the real file and
-recorded in the disk's model. Calls of other threads, and on other paths, are passed through.
+a step of the scheduler and may fail like a disk operation. It is executed on the real file and
+recorded in the model of the disk. Calls of other threads, and on other paths, are not changed.
 """
 
 import errno
@@ -44,15 +44,16 @@ class Faults:
     """Faults of single operations; this base class causes none."""
 
     def before(self, what: str, path: str, life: ProcessLifetime) -> None:
-        """Raise OSError if the operation fails, `ProcessDied` if the process dies before it."""
+        """Raise OSError if the operation must fail, or `ProcessDied` if the process must die before
+        the operation."""
 
     def read(self, path: str, data: bytes) -> bytes:
-        """Return the bytes that a read returns."""
+        """Return the bytes that a read of `data` returns."""
         del path
         return data
 
     def write(self, path: str, offset: int, data: bytes) -> bytes | None:
-        """Return the bytes that reach the medium; None if no bytes reach it."""
+        """Return the bytes that reach the disk; None if no bytes reach it."""
         del path, offset
         return data
 
@@ -95,8 +96,8 @@ class Kernel:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Access disks without steps and without faults during the body. Operations of other fibers
-        remain part of the schedule."""
+        """Let this fiber access disks without steps and without faults during the body. Operations
+        of other fibers remain part of the schedule."""
         fiber = self._scheduler.current
         was, fiber.is_quiet = fiber.is_quiet, True
         try:
@@ -356,7 +357,8 @@ class Kernel:
         return count
 
     def _medium(self, fd: int, file: OpenFile) -> bytes | None:
-        """Return the medium's bytes if the page cache differs and is bypassed."""
+        """Return the bytes on the disk if a read bypasses the page cache and the two differ; None
+        otherwise. Raise OSError(EIO) if the bytes are unreadable."""
         inode = file.disk.entry(fd) if file.is_direct else None
         if not isinstance(inode, Inode) or not inode.is_hidden:
             return None
@@ -382,7 +384,8 @@ class Kernel:
         return Writer(fd)
 
     def _statvfs(self, path: Any) -> os.statvfs_result:
-        """Return the statistics of a file system whose free space other processes do not change."""
+        """Return the statistics of a file system. On a simulated disk, the free space is constant,
+        so that other processes have no effect."""
         if self._disk(path) is None:
             return self._real_statvfs(path)
         free = BLOCKS_FREE
@@ -410,7 +413,7 @@ class Kernel:
 
 
 def _filled(buffers: Any, data: bytes) -> int:
-    """Copy bytes into consecutive buffers; return how many fit."""
+    """Copy bytes into consecutive buffers; return the number of copied bytes."""
     at = 0
     for buffer in buffers:
         view = memoryview(buffer).cast("B")

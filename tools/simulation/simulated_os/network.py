@@ -37,11 +37,11 @@ class CallFailed(grpc.RpcError, grpc.Call):
         self._code, self._details, self._trailers = code, details, trailers
 
     def code(self) -> grpc.StatusCode:
-        """The status."""
+        """Return the status code."""
         return self._code
 
     def details(self) -> str:
-        """Its text."""
+        """Return the text of the status."""
         return self._details
 
     def trailing_metadata(self) -> Any:
@@ -84,7 +84,7 @@ class Context:
         return not self.has_gone
 
     def time_remaining(self) -> float | None:
-        """Return the caller's remaining time."""
+        """Return the time until the caller's deadline, in seconds; None if there is no deadline."""
         return None if self._until_s is None else max(self._until_s - self._scheduler.now_s, 0.0)
 
     def peer(self) -> str:
@@ -104,8 +104,8 @@ class Context:
         self.has_gone = True
 
     def abort_with_status(self, status: Any) -> None:
-        """End the call with an error. If it is an error that no caller may see, record a failure of
-        the callee."""
+        """End the call with an error status. If the status is that of an unexpected exception,
+        record a failure of the callee."""
         if status.details == INTERNAL:
             error = sys.exc_info()[1]
             self._scheduler.failures.append(("a handler", error or AssertionError(INTERNAL)))
@@ -142,7 +142,7 @@ class Collected:
 
 @dataclass(slots=True)
 class NetworkConditions:
-    """The probability of each fault of a message, and the disconnected pairs."""
+    """The probability of each fault of a message, and the disconnected pairs of addresses."""
 
     lost: float = 0.0
     late: float = 0.0
@@ -166,7 +166,7 @@ class Network:
         self.message_count = 0
 
     def listen(self, address: str, life: ProcessLifetime, handlers: dict[str, Any]) -> None:
-        """Serve calls to an address, as long as the process lives."""
+        """Serve calls to an address by `handlers` while the process `life` is alive."""
         self.servers[address] = Server(life, handlers)
 
     def channel(self, address: str, _options: object = None) -> "Channel":
@@ -175,7 +175,8 @@ class Network:
         return Channel(self, lives[-1] if lives else ProcessLifetime("client"), address)
 
     def server(self, address: str) -> Server:
-        """Return the listening process. Raise CallFailed if there is none."""
+        """Return the process that listens at an address. Raise CallFailed(UNAVAILABLE) if there is
+        none."""
         server = self.servers.get(address)
         if server is None or server.life.is_dead:
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "connection refused")
@@ -195,14 +196,14 @@ class Network:
             self.scheduler.sleep(dice.random() * weather.late_s)
 
     def is_doubled(self) -> bool:
-        """Return True if a message arrives a second time."""
+        """Return True at random if the present message must arrive a second time."""
         weather = self.weather
         return bool(weather.twice) and self.scheduler.dice.random() < weather.twice
 
     @contextmanager
     def inside(self, server_life: ProcessLifetime) -> Iterator[None]:
-        """Run code of another process. If that process dies, raise the error of a broken
-        connection."""
+        """Run the body as code of the process `server_life`. If this process dies, raise CallFailed
+        with the error of a broken connection."""
         fiber = self.scheduler.current
         fiber.lives.append(server_life)
         try:
@@ -228,19 +229,19 @@ class Channel:
         self.is_closed = False
 
     def unary_unary(self, path: str, encode: Any = None, decode: Any = None, **kw: Any) -> Any:
-        """A call with one answer."""
+        """Return a method with one request and one answer."""
         return _Method(self, path, *_codecs(encode, decode, kw))
 
     def unary_stream(self, path: str, encode: Any = None, decode: Any = None, **kw: Any) -> Any:
-        """A call with many answers."""
+        """Return a method with one request and many answers."""
         return _StreamMethod(self, path, *_codecs(encode, decode, kw))
 
     def stream_unary(self, path: str, encode: Any = None, decode: Any = None, **kw: Any) -> Any:
-        """A call with many requests."""
+        """Return a method with many requests and one answer."""
         return _UploadMethod(self, path, *_codecs(encode, decode, kw))
 
     def close(self) -> None:
-        """End it."""
+        """Close the channel."""
         self.is_closed = True
 
     @property
@@ -299,7 +300,7 @@ class _Method:
         return self._decode(answer)
 
     def future(self, request: Any, timeout: Seconds = None, **_: Any) -> "_Call":
-        """Start the call."""
+        """Start the call in a new fiber; return its future."""
         self._begin()
         return _Call(self, lambda: self(request, timeout))
 
@@ -310,7 +311,8 @@ class _Method:
 
 
 def _request(handler: Any, data: bytes) -> Any:
-    """Return a request in the handler's form: some handlers parse it themselves."""
+    """Return a request parsed by the handler's deserializer. If the handler has none, return the
+    bytes."""
     return (handler.request_deserializer or bytes)(data)
 
 
@@ -374,7 +376,7 @@ class _UploadMethod(_Method):
         return self.future((part for part in request), timeout).result()
 
     def future(self, request: Any, timeout: Seconds = None, **_: Any) -> "_Upload":
-        """Start to send all messages of an iterator."""
+        """Start a call that sends all messages of an iterator; return its future."""
         self._begin()
         return _Upload(self, request, timeout)
 
@@ -392,7 +394,7 @@ class _UploadMethod(_Method):
         return self._decode(encoded)
 
     def let_go(self, requests: Any) -> None:
-        """Stop sending. The generator of the messages ends in its own process."""
+        """Stop sending: close the generator of the messages, as code of the sender's process."""
         fiber = self._network.scheduler.current
         fiber.lives.append(self._channel.life)
         try:
@@ -404,7 +406,8 @@ class _UploadMethod(_Method):
             fiber.lives.pop()
 
     def _arriving(self, upload: "_Upload", requests: Iterator[Any], handler: Any) -> Iterator[Any]:
-        """Take the requests in the sender's process, and deliver them in this one."""
+        """Yield the requests. Each is taken from `requests` as code of the sender's process, and
+        transferred to the receiver's process."""
         while not upload.is_cancelled:
             try:
                 with self._network.inside(self._channel.life):
@@ -439,14 +442,15 @@ class _Call:
         self._scheduler.spawn(f"call {method._name}", run, method._channel.life)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
-        """Call a function when it has ended."""
+        """Call a function when the call has ended."""
         if self.is_done:
             callback(self)
         else:
             self._callbacks.append(callback)
 
     def result(self, timeout: Seconds = None) -> Any:
-        """Wait for the answer."""
+        """Wait for the answer, and return it. Raise the error of the call, or FutureTimeoutError
+        after `timeout` seconds."""
         if not self._scheduler.block(lambda: self.is_done, timeout):
             raise grpc.FutureTimeoutError
         if self._error is not None:
@@ -454,7 +458,7 @@ class _Call:
         return self._answer
 
     def done(self) -> bool:
-        """Return True if it has ended."""
+        """Return True if the call has ended."""
         return self.is_done
 
 

@@ -15,7 +15,7 @@ Seconds = float | None
 
 
 class Lock:
-    """As `threading.Lock`."""
+    """Replacement for `threading.Lock`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -33,11 +33,11 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Release it."""
+        """Release the lock."""
         self._holder = None
 
     def locked(self) -> bool:
-        """Return True if it is held."""
+        """Return True if the lock is held."""
         return self._holder is not None
 
     def __enter__(self) -> bool:
@@ -48,21 +48,22 @@ class Lock:
 
 
 class RLock(Lock):
-    """As `threading.RLock`."""
+    """Replacement for `threading.RLock`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: Limit = -1) -> bool:
-        """Acquire it, possibly again."""
+        """Acquire the lock, which the calling fiber may hold already; return True if that was
+        possible in time."""
         if self._holder is not self._scheduler.current and not super().acquire(blocking, timeout):
             return False
         self._depth += 1
         return True
 
     def release(self) -> None:
-        """Release it once."""
+        """Undo one `acquire`; release the lock after the last."""
         self._depth -= 1
         if not self._depth:
             self._holder = None
@@ -74,13 +75,13 @@ class RLock(Lock):
         return depth
 
     def take_back(self, depth: int) -> None:
-        """Acquire it this many times again."""
+        """Acquire the lock `depth` times, after `let_go`."""
         super().acquire()
         self._depth = depth
 
 
 class Condition:
-    """As `threading.Condition`."""
+    """Replacement for `threading.Condition`."""
 
     def __init__(self, scheduler: Scheduler, lock: Lock | None = None) -> None:
         self._scheduler = scheduler
@@ -95,7 +96,7 @@ class Condition:
         self._lock.release()
 
     def wait(self, timeout: Seconds = None) -> bool:
-        """Wait until notified; return True if that came in time."""
+        """Wait until notified; return True if the notification came in time."""
         token = [False]
         self._waiting.append(token)
         depth = self._lock.let_go() if isinstance(self._lock, RLock) else 0
@@ -143,26 +144,26 @@ class Condition:
 
 
 class Event:
-    """As `threading.Event`."""
+    """Replacement for `threading.Event`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Return True if it is set."""
+        """Return True if the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set it, and wake all waiters."""
+        """Set the event, and wake all waiters."""
         self._is_set = True
 
     def clear(self) -> None:
-        """Reset it."""
+        """Reset the event."""
         self._is_set = False
 
     def wait(self, timeout: Seconds = None) -> bool:
-        """Wait until it is set; return whether it is."""
+        """Wait until the event is set; return False if the timeout came first."""
         return self._scheduler.block(lambda: self._is_set, timeout)
 
 
@@ -183,11 +184,11 @@ class Thread:
 
     @property
     def ident(self) -> int | None:
-        """A unique number once it is started."""
+        """A unique number; None before the start of the thread."""
         return None if self._fiber is None else self._fiber.number
 
     def start(self) -> None:
-        """Start it."""
+        """Start the thread as a fiber."""
 
         def run() -> None:
             self._target(*self._args)
@@ -195,16 +196,17 @@ class Thread:
         self._fiber = self._scheduler.spawn(self.name, run)
 
     def is_alive(self) -> bool:
-        """Return True if it was started and has not ended."""
+        """Return True if the thread was started and has not ended."""
         return self._fiber is not None and not self._fiber.has_ended
 
     def join(self, timeout: Seconds = None) -> None:
-        """Wait for its end."""
+        """Wait for the end of the thread."""
         self._scheduler.block(lambda: not self.is_alive(), timeout)
 
 
 class Executor:
-    """A pool as `ThreadPoolExecutor`: limited concurrency, in submission order."""
+    """Replacement for `ThreadPoolExecutor`: it limits concurrency, and starts work in the order of
+    submission."""
 
     def __init__(self, scheduler: Scheduler, max_workers: int = 4, name: str = "pool") -> None:
         self._scheduler = scheduler
@@ -220,7 +222,7 @@ class Executor:
         self.shutdown()
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> "Future[Any]":
-        """Start it when there is room."""
+        """Run work in a new fiber when a worker is free; return its future."""
         future: Future[Any] = Future()
         self._count += 1
         self._waiting.append(future)

@@ -1,7 +1,7 @@
 """Replaces time, threads, randomness and the network around product code during a simulation.
 
-Each replacement is active within `around`, and only for threads of the simulation. All other
-threads use the library's own functions.
+The replacements are active within `around`, and only for threads of the simulation. All other
+threads use the functions of the libraries.
 """
 
 import concurrent.futures
@@ -92,7 +92,7 @@ def _thread(scheduler: Scheduler, **named: Any) -> primitives.Thread:
 
 
 class _Current:
-    """As `threading.current_thread()`."""
+    """Replacement for the result of `threading.current_thread()`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.ident = scheduler.current.number + 1
@@ -100,48 +100,49 @@ class _Current:
 
 
 class SimpleQueue:
-    """As `queue.SimpleQueue`."""
+    """Replacement for `queue.SimpleQueue`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._items: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
-        """Add one."""
+        """Add an item."""
         self._items.append(item)
 
     def get(self, block: bool = True, timeout: primitives.Seconds = None) -> Any:
-        """Take the oldest; raise `queue.Empty` if none came in time."""
+        """Remove and return the oldest item. Raise `queue.Empty` if there is none in time."""
         if not self._scheduler.block(lambda: bool(self._items), timeout if block else 0.0):
             raise queue.Empty
         return self._items.popleft()
 
 
 class Queue(SimpleQueue):
-    """As `queue.Queue`, with limited room."""
+    """Replacement for `queue.Queue` with a maximum size."""
 
     def __init__(self, scheduler: Scheduler, room: int) -> None:
         super().__init__(scheduler)
         self._room = room
 
     def put(self, item: Any, timeout: primitives.Seconds = None) -> None:
-        """Add one when there is room; raise `queue.Full` if there was none in time."""
+        """Add an item when the queue is not full. Raise `queue.Full` if it is full until the
+        timeout."""
         if not self._scheduler.block(lambda: len(self._items) < self._room, timeout):
             raise queue.Full
         super().put(item)
 
     def put_nowait(self, item: Any) -> None:
-        """Add one, or raise `queue.Full`."""
+        """Add an item. Raise `queue.Full` if the queue is full."""
         self.put(item, 0.0)
 
     def get_nowait(self) -> Any:
-        """Take the oldest, or raise `queue.Empty`."""
+        """Remove and return the oldest item. Raise `queue.Empty` if there is none."""
         return self.get(block=False)
 
 
 def _subscriptable(make: Callable[..., Any]) -> Any:
     class Made:
-        """Allows the class in annotations."""
+        """Replacement for a class that can also be subscripted, as annotations do."""
 
         def __new__(cls) -> Any:
             return make()

@@ -1,1 +1,1 @@
-"""Schedules in which a real control plane leads whole agents: heartbeats, commands, loops."""
+"""Schedules with a real control plane and complete agents: heartbeats, commands, worker loops."""

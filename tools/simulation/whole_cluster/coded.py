@@ -1,10 +1,10 @@
 """Schedules with erasure-coded keys. The real client writes groups of three shards over four
 datanodes, and the control plane orders the rebuilding of lost shards.
 
-The oracle computes the shards of a group itself, never through product code: data cells in turn,
-and their exclusive or.
+The oracle computes the shards of a group itself, never through product code: the data cells
+alternate between two shards, and the third has their exclusive or.
 
-- I1: of each committed key, two of the three shards are intact on media, at any time.
+- I1: of each committed key, two of the three shards are intact on disks, at any time.
 - I10: after the quiet phase all three shards are intact, closed and without findings, and the real
   reader returns the key.
 
@@ -71,8 +71,8 @@ class CodedOracle(LedOracle):
     """The promises about shards, and their checks."""
 
     def index_of(self, place: Held) -> int | None:
-        """Return the index of the shard of a group that is intact on a medium; None if there is
-        none."""
+        """Return the index of the shard of a group that is intact on a datanode's disk; None if
+        there is none."""
         group = self.blocks[place.container, place.block]
         assert isinstance(group, Group), "all are"
         try:
@@ -85,7 +85,7 @@ class CodedOracle(LedOracle):
         return None
 
     def is_whole(self, place: Held) -> bool:
-        """Return True if a medium has any shard of a group intact."""
+        """Return True if a datanode's disk has any shard of a group intact."""
         return self.index_of(place) is not None
 
     def _indexes(self, container: int, block: int, *, without: str = "") -> set[int]:
@@ -96,8 +96,8 @@ class CodedOracle(LedOracle):
         return {self.index_of(place) or 0 for place in lasting if self._is_committed(place)}
 
     def _has_row(self, place: Held) -> bool:
-        """Return True if a datanode has the complete row of a shard's block. During a rebuild the
-        row has only a part of the block."""
+        """Return True if a datanode has the complete row of a shard's block. During a
+        reconstruction, the row has only a part of the block."""
         group = self.blocks[place.container, place.block]
         assert isinstance(group, Group), "all are"
         node = self._node(place.node)
@@ -111,12 +111,12 @@ class CodedOracle(LedOracle):
         return False
 
     def _is_committed(self, place: Held) -> bool:
-        """Return True if a block is committed, and not the remains of an unfinished reconstruction.
-        If the datanode is down, this is assumed."""
+        """Return True if a datanode has a committed block, not only a part from an unfinished
+        reconstruction. Also return True if the datanode is down, because it cannot be asked."""
         return not self._node(place.node).is_up or self._has_row(place)
 
     def may_harm(self, place: Held) -> bool:
-        """Return True if a group remains readable after a medium loses its shard."""
+        """Return True if a group remains readable after the datanode at `place` loses its shard."""
         return len(self._indexes(*place[1:], without=place.node)) >= DATA_COUNT
 
     def may_lose_row(self, place: Held) -> bool:
@@ -131,9 +131,9 @@ class CodedOracle(LedOracle):
         return False
 
     def may_leave(self, name: str) -> bool:
-        """Return True if a datanode may disappear: each needed group is readable without it, and
-        each other group that is readable with it. A key of such a group may exist, because the
-        answer to a commit or a delete was lost."""
+        """Return True if a datanode may disappear, because all groups that are readable now remain
+        readable without it. This includes groups without a known key: the key may exist, because
+        the answer to a commit or a delete was lost."""
         for place, truth in self.blocks.items():
             if len(self._indexes(*place, without=name)) >= DATA_COUNT:
                 continue
@@ -197,7 +197,8 @@ class CodedOracle(LedOracle):
 
 
 class _Session(EcWriterSession):
-    """A session of the real client; the oracle learns of each group before its first byte."""
+    """A writer session of the real client that reports each group to the oracle before its first
+    byte."""
 
     def __init__(self, run: "CodedRun", scm: ScmClient, scheme: Scheme) -> None:
         super().__init__(scm, run.dial, run.stream, scheme=scheme)

@@ -34,8 +34,8 @@ WHOLE: Final = Shape(BURSTS, CONTAINERS_MAX, NEMESES, (0, 1, 1, 2))
 
 
 def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
-    """Return the schedule of a seed. `block` is the number of a put; in other events it selects a
-    put.
+    """Return the schedule of a seed. In a WRITE event, `block` is the number of the put. In other
+    events, `block` selects the put that they affect.
 
     Clients put keys in the first half of the schedule.
     """
@@ -86,8 +86,8 @@ def _departures(seed: int, shape: Shape) -> list[Event]:
 
 
 def _shortages(seed: int, shape: Shape) -> list[Event]:
-    """Return consecutive bursts in which a host has few descriptors left, or none. They last long
-    enough for its volumes to be checked twice."""
+    """Return events in consecutive bursts in which a host has few or no free file descriptors. They
+    last long enough for two checks of its volumes."""
     dice = Random(f"{seed} shortages")
     first, node = dice.randint(0, shape.bursts // 2), dice.randrange(NODES)
     amount = dice.choice((300, 1_000, 1_000))
@@ -113,8 +113,8 @@ def _absence(seed: int, shape: Shape, puts: int) -> list[Event]:
 
 
 def _older_state(seed: int, shape: Shape, writes: Sequence[int]) -> list[Event]:
-    """Return two events: the control plane's state is copied while clients write, and it is put
-    back a few bursts later."""
+    """Return two events: the control plane's state is copied while clients write, and some bursts
+    later, the control plane is restarted on this copy."""
     dice = Random(f"{seed} older state")
     first = dice.choice(writes)
     second = dice.randint(first + 1, shape.bursts - 2)
@@ -138,8 +138,8 @@ def _fork(seed: int, shape: Shape, puts: int) -> list[Event]:
 
 
 def _bereavement(seed: int, shape: Shape) -> list[Event]:
-    """Return the final losses: rows of the index, and with them a datanode that never comes
-    back."""
+    """Return the losses at the end of a schedule: a datanode that never returns, and lost rows in
+    the indexes of others."""
     dice = Random(f"{seed} bereavement")
     gone, *left = dice.sample(range(NODES), NODES)
     events = [Event(shape.bursts - 1, Kind.LEAVE, gone)]

@@ -1,4 +1,4 @@
-"""Hosts whose process contains a whole agent, and the control plane's host."""
+"""Simulated hosts with a complete agent, and the host of the control plane."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -101,7 +101,7 @@ class LedNode(DiskHost):
             self.host.stop()
 
     def forget(self) -> None:
-        """Drop the agent."""
+        """Forget the agent and its memory."""
         self.host = None
 
     @property
@@ -165,7 +165,7 @@ class ScmMachine(Machine):
         return self.disk.indexes[str(self.disk.root / "data" / "state")]
 
     def put_back(self, state: bytes) -> None:
-        """Replace the state of the stopped control plane."""
+        """Replace the state of the stopped control plane by `state`."""
         directory = self.disk.root / "data" / "state"
         self.disk.indexes[str(directory)] = state
         (directory / INDEX_FILE).write_bytes(state)
@@ -176,7 +176,7 @@ class ScmMachine(Machine):
             self._state.close()
 
     def forget(self) -> None:
-        """Drop the process."""
+        """Forget the control plane and its memory."""
         self.control = self._state = None
 
 
@@ -191,7 +191,7 @@ class _Serving:
         return self
 
     def wait(self, _timeout_s: float | None = None) -> bool:
-        """Return at once: it has stopped."""
+        """Return True immediately, because nothing has to stop."""
         return True
 
 

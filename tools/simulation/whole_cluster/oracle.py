@@ -1,14 +1,14 @@
-"""The promises to check where a control plane moves, makes and deletes replicas.
+"""The promises that hold if a control plane moves, creates and deletes replicas, and their checks.
 
-- I1: of each committed key, each block is intact on at least one medium, at any time.
+- I1: of each committed key, each block is intact on at least one disk, at any time.
 - I3 and I7: as without a control plane.
 - I10: after the quiet phase, each container of committed keys has all its replicas on datanodes in
   service. The replicas are closed, intact and equal. Each datanode that was ordered to leave may
   go.
 
-A medium is harmed only if two other datanodes have the block intact, with its row. One of these may
-be surplus, and the control plane may be about to delete it. A datanode leaves for good only if
-another datanode has each of its blocks in the same way.
+A copy of a block is damaged only if two other datanodes have the block intact, with its row. One of
+these replicas may be surplus, and the control plane may be about to delete it. A datanode leaves
+permanently only if other datanodes have each of its blocks intact, with its row.
 """
 
 from contextlib import suppress
@@ -27,7 +27,7 @@ RESTING: Final = "IN_MAINTENANCE"
 
 @dataclass(slots=True)
 class LedOracle(Oracle):
-    """The expected state of one schedule."""
+    """The expected state of a schedule with a control plane."""
 
     out: dict[str, str] = field(default_factory=dict)  # operational states of nodes not in service
     rowless: set[Held] = field(default_factory=set)  # blocks whose row the index lost
@@ -46,14 +46,14 @@ class LedOracle(Oracle):
         return [place.node for place in places if self.is_whole(place)]
 
     def _lenders(self, place: Held) -> int:
-        """Return how many other datanodes have a block intact on their media, together with its
+        """Return the number of other datanodes that have a block intact on their disks, with its
         row."""
         others = [Held(node.name, *place[1:]) for node in self.nodes if node.name != place.node]
         return sum(self._is_lasting(other) and not self._is_rowless(other) for other in others)
 
     def _is_rowless(self, place: Held) -> bool:
-        """Return True if the index is known to lack the row. It was lost on this datanode, or on
-        the datanode from which the replica was copied."""
+        """Return True if the index of the datanode is known to lack the row of a block. The row was
+        lost on this datanode, or on the datanode from which the replica was copied."""
         is_known = self._node(place.node).is_up
         return place in self.rowless or (is_known and not self._has_row(place))
 
@@ -71,9 +71,9 @@ class LedOracle(Oracle):
         self.ever_harmed.add(place)
 
     def may_leave(self, name: str) -> bool:
-        """Return True if a datanode may disappear: other datanodes have each needed block intact,
-        and each other block that is intact on it. A key of such a block may exist, because the
-        answer to a commit or a delete was lost."""
+        """Return True if a datanode may disappear, because other datanodes have intact copies of
+        all needed blocks and of all blocks that are intact on it. This includes blocks without a
+        known key: the key may exist, because the answer to a commit or a delete was lost."""
         for place, truth in self.blocks.items():
             here = Held(name, *place)
             if self._lenders(here):
@@ -87,8 +87,8 @@ class LedOracle(Oracle):
         return truth.is_whole_somewhere and not truth.is_deleted
 
     def is_to_go(self, truth: Truth) -> bool:
-        """Return True if a block's delete was ordered, or the block was never committed. The
-        control plane deletes such a block."""
+        """Return True if the control plane deletes the block, because its delete was ordered or it
+        was never committed."""
         return not self._is_owed(truth)
 
     def look(self, where: str) -> None:
@@ -121,7 +121,8 @@ class LedOracle(Oracle):
         ]
 
     def unsettled(self) -> list[str]:
-        """Return the promises of the quiet phase that do not hold yet."""
+        """Return texts about the promises of the quiet phase that do not hold yet; an empty list if
+        all hold."""
         found = self.departing()
         out = {node.name for node in self.nodes if self.is_out(node.name)}
         for (container, block), truth in self.blocks.items():

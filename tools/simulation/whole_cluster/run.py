@@ -1,4 +1,4 @@
-"""Schedules under a control plane, with four whole agents and all their loops."""
+"""Schedules under a control plane, with four complete agents and all their worker loops."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -103,7 +103,7 @@ class LedRun(ScheduleRun):
             self._unreported = {one.name for one in self.nodes if not one.is_up}
 
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
-        """Return the actions of clients and the media."""
+        """Return the actions of clients, operators and disks, by kind of event."""
         return {
             Kind.WRITE: self._put,
             Kind.DELETE: self._delete,
@@ -117,12 +117,12 @@ class LedRun(ScheduleRun):
         }
 
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
-        """Wait for the clients; then let time pass, so that loops work."""
+        """Wait for the clients. Then let simulated time pass, so that the worker loops run."""
         self.scheduler.block(lambda: all(fiber.has_ended for fiber in fibers))
         self.scheduler.sleep(self.dice.uniform(*BURST_S))
 
     def prepare(self, event: Event) -> None:
-        """Arm the faults of an event, or start the control plane on the earlier copy of its
+        """Install the faults of an event, or restart the control plane on the earlier copy of its
         state."""
         super().prepare(event)
         if event.kind is Kind.PUT_BACK and self._older is not None:
@@ -166,8 +166,8 @@ class LedRun(ScheduleRun):
     # Operators.
 
     def _take_snapshot(self, event: Event) -> None:
-        """Copy the control plane's state at some moment, perhaps between the allocation of a block
-        and its commit."""
+        """Copy the control plane's state at a random moment, possibly between the allocation of a
+        block and its commit."""
         for _ in range(event.seed % SNAPSHOT_POINTS_MAX):
             self.scheduler.point("wait")
         if self.scm.is_up:
@@ -185,7 +185,7 @@ class LedRun(ScheduleRun):
             self.start(self._rival)
 
     def _recover(self) -> None:
-        """Recover the control plane from its datanodes, as `suture scm recover` does."""
+        """Recover the control plane with data of its datanodes, as `suture scm recover` does."""
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
@@ -216,8 +216,8 @@ class LedRun(ScheduleRun):
         return found.last_local_id
 
     def _depart(self, event: Event) -> None:
-        """Send an operator's order. If another datanode is still out of service because the order
-        of its return was lost, that order is sent again first."""
+        """Send an operator's request for an operational state. If another datanode is still out of
+        service because the request for its return was lost, first send that request again."""
         name, wanted = self.nodes[event.node].name, WANTED[event.amount]
         if wanted != IN_SERVICE:
             for other in self._out_of_service().keys() - {name}:
@@ -283,7 +283,7 @@ class LedRun(ScheduleRun):
         replica: container_pb2.DatanodeEndpoint,
         parts: list[bytes],
     ) -> bool:
-        """Write a block to one of its datanodes; return True if that datanode has it."""
+        """Write a block to one of its datanodes; return True if the datanode acknowledged it."""
         peer = Peer(replica.address, timeouts=QUICK, security=PLAIN)
         container_id = codec.parse_container_id(promised.block_id.container_id)
         block = BlockData(
@@ -314,7 +314,7 @@ class LedRun(ScheduleRun):
         self._leaver = self.nodes[event.node]
 
     def _let_go(self, node: LedNode) -> None:
-        """Stop a datanode for good, if each block is intact without it."""
+        """Stop a datanode permanently, if each block is intact on other datanodes."""
         with self.kernel.quiet():
             if not self.led.may_leave(node.name):
                 return
