@@ -31,7 +31,7 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = FOLDER / "out" / "results.json"
 PREFIX = "bench_"
 BENCH_TIMEOUT_S = int(os.environ.get("BENCH_TIMEOUT_S", "1200"))
-"""Limits a benchmark that hangs; a large one may be given more."""
+"""Time limit of one benchmark, in seconds, in case it hangs. A large benchmark may need more."""
 COLUMNS = "{name:<46} {value:>14} {unit:<12} {compared_with:<34} {bound:<18} {outcome}"
 
 
@@ -62,12 +62,13 @@ def names() -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Return `tree` for `tree`, `bench_tree` and `bench_tree.py`."""
+    """Return the plain name of a benchmark: `tree` for `tree`, `bench_tree` and `bench_tree.py`."""
     return name.removeprefix(PREFIX).removesuffix(".py")
 
 
 def run(chosen: Sequence[str]) -> int:
-    """Run each benchmark, print its measures as they come, and write all of them."""
+    """Run the benchmarks, print their measures as they come, and write all measures to RESULTS;
+    return the exit code."""
     taken: list[Measure] = []
     failed: list[str] = []
     header = ("name", "value", "unit", "compared_with", "bound", "outcome")
@@ -114,8 +115,8 @@ def line(measure: Measure) -> str:
 
 
 def write_results(taken: Sequence[Measure], failed: Sequence[str]) -> None:
-    """Write the measures, with the machine they were taken on, because numbers travel
-    without it.
+    """Write the measures to RESULTS, together with facts about the machine, because the numbers
+    mean nothing without the machine.
     """
     RESULTS.parent.mkdir(exist_ok=True)
     document = {

@@ -1,4 +1,4 @@
-"""Measured numbers, and fair measurement of two things against each other."""
+"""Measured numbers with bounds, and a fair comparison of the durations of two actions."""
 
 import statistics
 import time
@@ -10,9 +10,10 @@ ROUNDS_DEFAULT = 7  # odd, so that the median is a measured value; tolerates two
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number with its comparison and whether its bound holds.
+    """A measured number, with the number that it is compared with, and its bound.
 
-    `bound` is the promise as text ("at least 8 x"); `holds` is None for a number without one.
+    `bound` is the required value as text ("at least 8 x"). `holds` is True if the value satisfies
+    the bound; None if there is no bound.
     """
 
     name: str
@@ -24,7 +25,7 @@ class Measure:
 
     @property
     def outcome(self) -> str:
-        """`holds`, `short`, or `-` if nothing was promised."""
+        """Return "holds" or "short"; "-" if there is no bound."""
         if self.holds is None:
             return "-"
         return "holds" if self.holds else "short"
@@ -41,7 +42,7 @@ def at_most(name: str, value: float, unit: str, high: float, *, compared_with: s
 
 
 def duration_s(action: Callable[[], object]) -> float:
-    """Return how long one call takes."""
+    """Call `action`; return its duration in seconds."""
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
@@ -50,10 +51,10 @@ def duration_s(action: Callable[[], object]) -> float:
 def interleaved_medians(
     first: Callable[[], object], second: Callable[[], object], *, rounds: int = ROUNDS_DEFAULT
 ) -> tuple[float, float]:
-    """Return the median seconds of each, run in alternation.
+    """Return the median seconds of `first` and of `second`, which are called alternately.
 
-    The machine's speed changes within a minute; alternation exposes both equally. The order
-    alternates, because the second of a pair finds caches and allocator as the first left them.
+    The machine's speed changes within a minute; alternation affects both equally. The order within
+    a round alternates, because the second call finds caches and allocator as the first left them.
     """
     assert rounds >= 1
     first_s: list[float] = []

@@ -4,10 +4,11 @@
                      plane, and to one of three in place of a datanode, which reads it with a pread
     one stream       the large file as one bare gRPC stream of messages of 1 MiB
 
-The product side is a control plane, three agents and the client, each in its own process. The
-floors use no product code (`bench.clients.get_baseline`): byte strings instead of messages, and no
-verification. Processor seconds are those of all processes of a side; ratios are medians over pairs,
-whose order alternates. All files are in the page cache, so no disk is measured.
+A floor is the minimum cost to compare with. The floors use no product code
+(`bench.clients.get_baseline`): byte strings instead of messages, and no verification. The product
+side is a control plane, three agents and the client, each in its own process. Processor seconds are
+those of all processes of a side. Ratios are medians over pairs of runs, whose order alternates. All
+files are in the page cache, so no disk is measured.
 
 BENCH_GET_FILES is the number of small files (300), BENCH_GET_READS the number read per round
 (1200), by four threads, BENCH_GET_MIB the size of the large one (256), BENCH_GET_ROUNDS the number
@@ -141,7 +142,7 @@ class SutureGet:
         stack.callback(self._client.close)
 
     def store(self, root: Path, file_count: int, large_mib: int) -> None:
-        """Store the files, each on all datanodes."""
+        """Store the small files and the large file, each on all datanodes."""
         source = random.Random(8)  # noqa: S311 - the same bytes in each run
         small, large = root / "small.bin", root / "large.bin"
         small.write_bytes(source.randbytes(SMALL_BYTES))
@@ -167,7 +168,7 @@ class SutureGet:
 
 
 class GetBaseline:
-    """Four servers and a client."""
+    """The floor: four servers and a client, without product code."""
 
     def __init__(self, stack: ExitStack, large: Path) -> None:
         self._servers = [

@@ -50,7 +50,7 @@ SMALL_GAIN_MIN: Final = 2.5
 
 
 def measures() -> list[Measure]:
-    """Measure large and small."""
+    """Measure puts of the large file and of the small files."""
     large_mib = int(os.environ.get("BENCH_PUT_MIB", "256")) // 16 * 16
     small_count = int(os.environ.get("BENCH_PUT_FILES", "600"))
     rounds = int(os.environ.get("BENCH_PUT_ROUNDS", "5"))
@@ -77,7 +77,7 @@ def measures() -> list[Measure]:
 
 
 def prepared(root: Path, large_mib: int, small_count: int) -> tuple[Path, Path]:
-    """Create the files to put."""
+    """Create the files to put; return the large file, and the folder of the small files."""
     large, small = root / "large.bin", root / "small"
     source = random.Random(8)  # noqa: S311  # the same bytes in each run
     with large.open("wb") as file:
@@ -106,7 +106,7 @@ class SuturePut:
         self._number = 0
 
     def put(self, line: str) -> Cost:
-        """Have the client put under a new key."""
+        """Make the client run a put under a new key; return its cost."""
         self._number += 1
         return cost(lambda: self._client.ask(f"{line}-{self._number}")["s"], self._cpu_s)
 
@@ -116,7 +116,7 @@ class SuturePut:
 
 
 class PutBaseline:
-    """Three receivers and a sender."""
+    """The floor: three receivers and a sender, without product code."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
         self._keepers = []
@@ -129,7 +129,7 @@ class PutBaseline:
             stack.callback(end.close)
 
     def put(self, line: str) -> Cost:
-        """Have the sender send to all receivers."""
+        """Make the sender send files to all receivers; return the cost."""
         addresses = " ".join(str(keeper.hello["address"]) for keeper in self._keepers)
         return cost(lambda: self._sender.ask(f"{line} {addresses}")["s"], self._cpu_s)
 
@@ -138,7 +138,7 @@ class PutBaseline:
 
 
 def cost(put: Callable[[], float], cpu_s: Callable[[], float]) -> Cost:
-    """Return the cost of a put, on a disk without pending writes."""
+    """Sync all disks, run a put, and return its cost."""
     os.sync()
     before_s = cpu_s()
     wall_s = put()
@@ -148,7 +148,7 @@ def cost(put: Callable[[], float], cpu_s: Callable[[], float]) -> Cost:
 def large_measures(
     own: SuturePut, floor: PutBaseline, large: Path, large_mib: int, rounds: int, root: Path
 ) -> list[Measure]:
-    """Put the large file."""
+    """Measure puts of the large file, compared with the floor."""
     pairs = paired(
         lambda: own.put(f"large {large} large"), lambda: floor.put(f"large {large}"), rounds
     )
@@ -179,7 +179,7 @@ def large_measures(
 def small_measures(
     own: SuturePut, floor: PutBaseline, small: Path, small_count: int, rounds: int
 ) -> list[Measure]:
-    """Put the small files."""
+    """Measure puts of all small files in one call, compared with the floor."""
     line = f"small {small} {LANES}"
     pairs = paired(lambda: own.put(f"{line} small"), lambda: floor.put(line), rounds)
     own_s, floor_s = (
@@ -217,7 +217,7 @@ def small_measures(
 def single_measures(
     own: SuturePut, floor: PutBaseline, small: Path, small_count: int, rounds: int, threads: int
 ) -> list[Measure]:
-    """Put the small files in one call each."""
+    """Measure puts of the small files in one call each, compared with the floor."""
     pairs = paired(
         lambda: own.put(f"single {small} {threads} single-{threads}"),
         lambda: floor.put(f"small {small} {threads}"),
@@ -244,7 +244,7 @@ def single_measures(
 
 
 def written_s(path: Path, large_mib: int) -> float:
-    """Write the bytes of three replicas; return the time."""
+    """Write the bytes of three replicas with direct I/O; return the seconds that this takes."""
     os.sync()
     begun_s = time.perf_counter()
     with mmap.mmap(-1, 4 * MIB) as buffer:

@@ -30,7 +30,7 @@ CALL_RATIO_MAX: Final = 1.5
 
 
 def measures() -> list[Measure]:
-    """Measure bulk data, and small calls."""
+    """Measure reads of chunks, and small calls, with and without TLS."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory, ExitStack() as open_ones:
         root = Path(directory)
         authority = Authority(root / "tls")
@@ -85,7 +85,8 @@ def ask(peer: Peer) -> None:
 
 
 def ratios(plain: Callable[[], None], secured: Callable[[], None]) -> tuple[float, float]:
-    """Return the median ratio of CPU seconds, and of time, over pairs; the order alternates."""
+    """Return the median ratios of CPU seconds and of time, secured to plain, over pairs of runs
+    whose order alternates."""
     for action in (plain, secured):
         action()  # opens connections and fills caches
     cpu, wall = [], []

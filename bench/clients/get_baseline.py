@@ -27,7 +27,7 @@ THREAD_COUNT: Final = 16
 
 
 def serve(path: str) -> None:
-    """Serve until stdin ends."""
+    """Serve bytes of the file `path` until stdin ends."""
     fd = os.open(path, os.O_RDONLY)
     size = os.fstat(fd).st_size
 
@@ -55,7 +55,7 @@ def serve(path: str) -> None:
 
 
 def read(scm: str, datanodes: list[str]) -> None:
-    """Read on command."""
+    """Read from the servers as the lines on stdin command."""
     lookup: Any = grpc.insecure_channel(scm).unary_unary(f"/{SERVICE}/lookup")
     channels = [grpc.insecure_channel(address) for address in datanodes]
     smalls: list[Any] = [channel.unary_unary(f"/{SERVICE}/small") for channel in channels]

@@ -16,7 +16,7 @@ from suture.runtime.memory import share_heaps
 
 
 def main(scm_address: str) -> None:
-    """Read on command."""
+    """Read files as the lines on stdin command."""
     with ClusterClient(scm_address) as client:
         work_when_told(
             {
@@ -29,7 +29,7 @@ def main(scm_address: str) -> None:
 
 
 def read_small(client: ClusterClient, files: int, reads: int, threads: int) -> None:
-    """Read this many small files."""
+    """Read small files `reads` times in total, in several threads."""
 
     def work(first: int) -> None:
         for number in range(first, reads, threads):

@@ -17,9 +17,9 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of malloc.h
 
 
 def work_when_told(work: Mapping[str, Callable[..., object]], **hello: object) -> None:
-    """Print `hello`; then run the task of each line until the input ends.
+    """Print `hello`. Then run the task that each line of stdin names, until stdin ends.
 
-    A task that returns a float has timed itself.
+    If a task returns a float, this is its duration in seconds; otherwise, the caller measures it.
     """
     say(hello)
     for line in sys.stdin:
@@ -31,7 +31,7 @@ def work_when_told(work: Mapping[str, Callable[..., object]], **hello: object) -
 
 
 def seconds(work: Callable[..., object], *arguments: str) -> float:
-    """Return the duration of a task, by its own measurement if it has one."""
+    """Run a task; return its duration in seconds. If the task returns a float, return this."""
     begun_s = time.perf_counter()
     counted = work(*arguments)
     return counted if isinstance(counted, float) else time.perf_counter() - begun_s
@@ -44,7 +44,8 @@ def say(answer: Mapping[str, Any]) -> None:
 
 
 def keep_heaps(*, arenas_max: int = 0) -> None:
-    """Keep freed memory for the next message; otherwise each message of 1 MiB takes new pages.
+    """Make malloc keep freed memory for later messages. Otherwise, each message of 1 MiB needs new
+    pages from the kernel.
 
     `arenas_max` limits the heaps of threads; 0 = malloc's own limit.
     """

@@ -1,4 +1,4 @@
-"""The two sides of a benchmark, each of several processes that are controlled by lines."""
+"""Processes of the two sides of a benchmark, which are controlled by lines, and their costs."""
 
 import json
 import os
@@ -18,9 +18,9 @@ CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 class BenchProcess:
     """A process that is controlled by lines.
 
-    It has its own session, like the processes of our clusters and like services: the kernel divides
-    the processors among sessions first (`sched_autogroup`), and a server in its client's session
-    yields to it less often.
+    It has its own session, like the processes of test clusters and like services. The kernel
+    divides the processors among sessions first (`sched_autogroup`), so a server in the session of
+    its client would be scheduled differently.
     """
 
     def __init__(self, *arguments: str) -> None:
@@ -45,7 +45,7 @@ class BenchProcess:
         return float(self.ask("cpu")["s"])
 
     def close(self) -> None:
-        """End it."""
+        """Kill the process, and wait for its end."""
         self._process.kill()
         self._process.communicate()
 
@@ -57,7 +57,7 @@ class BenchProcess:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one put: seconds, and processor seconds of all processes of its side."""
+    """The cost of one run: seconds, and processor seconds of all processes of its side."""
 
     wall_s: float
     cpu_s: float
@@ -65,19 +65,20 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Rounds of the product and the floor."""
+    """The costs of the product and of the floor, with one entry per round."""
 
     own: Sequence[Cost]
     floor: Sequence[Cost]
 
     def speed(self) -> float:
-        """Return the product's speed relative to the floor: the median over the pairs."""
+        """Return the product's speed divided by the floor's, as the median over the rounds."""
         return statistics.median(
             floor.wall_s / own.wall_s for own, floor in zip(self.own, self.floor, strict=True)
         )
 
     def cpu(self) -> float:
-        """Return the product's processor time relative to the floor: the median over the pairs."""
+        """Return the product's processor time divided by the floor's, as the median over the
+        rounds."""
         return statistics.median(
             own.cpu_s / floor.cpu_s for own, floor in zip(self.own, self.floor, strict=True)
         )
@@ -101,7 +102,7 @@ def cluster_cpu_s(cluster: Cluster) -> float:
 
 
 def paired(own: Callable[[], Cost], floor: Callable[[], Cost], rounds: int) -> Pairs:
-    """Run both in alternating order."""
+    """Run both sides once in each round, in alternating order; return the costs."""
     own_costs: list[Cost] = []
     floor_costs: list[Cost] = []
     for index in range(rounds):

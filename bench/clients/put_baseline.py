@@ -53,7 +53,7 @@ class Keeper:
         self._numbers = count()
 
     def stream(self, messages: Iterator[bytes], _context: grpc.ServicerContext) -> bytes:
-        """Write a stream to files, past the page cache."""
+        """Write a stream to files with direct I/O, and make them durable."""
         with ThreadPoolExecutor(1) as writer:
             return self._written(messages, writer)
 
@@ -81,7 +81,7 @@ class Keeper:
         return str(total).encode()
 
     def file(self, message: bytes, _context: grpc.ServicerContext) -> bytes:
-        """Write one small file."""
+        """Write one small file, and make it durable."""
         fd = self._new(0)
         os.pwrite(fd, message, 0)
         self._end(fd)
@@ -101,7 +101,7 @@ class Keeper:
 
 
 def keep(folder: Path) -> None:
-    """Serve until the end of the input."""
+    """Serve a `Keeper` until stdin ends."""
     keeper = Keeper(folder)
     server = grpc.server(ThreadPoolExecutor(THREADS), options=OPTIONS)
     handlers: dict[str, Any] = {
@@ -115,7 +115,7 @@ def keep(folder: Path) -> None:
 
 
 def send() -> None:
-    """Send on command."""
+    """Send files to receivers as the lines on stdin command."""
     channels: dict[str, grpc.Channel] = {}
 
     def dialled(addresses: list[str]) -> list[grpc.Channel]:
@@ -135,7 +135,8 @@ def send() -> None:
 
 
 def send_large(path: Path, channels: list[grpc.Channel]) -> float:
-    """Send a file to all receivers at once; return the time until all have it."""
+    """Send a file to all receivers concurrently; return the seconds until all have acknowledged
+    it."""
     with path.open("rb", buffering=0) as file:
         pieces = list(iter(lambda: file.read(MESSAGE_BYTES), b""))
     size_bytes = sum(map(len, pieces))
@@ -149,8 +150,8 @@ def send_large(path: Path, channels: list[grpc.Channel]) -> float:
 
 
 def send_small(folder: Path, lanes: int, channels: list[grpc.Channel]) -> float:
-    """Send the files of a folder, `lanes` at a time; return the time until all receivers
-    have all.
+    """Send the files of a folder, `lanes` at a time. Return the seconds until all receivers have
+    acknowledged all files.
     """
     methods: list[Any] = [channel.unary_unary("/Floor/File") for channel in channels]
 

@@ -20,7 +20,7 @@ from suture.runtime.memory import share_heaps
 
 
 def main(scm_address: str) -> None:
-    """Put on command."""
+    """Put files as the lines on stdin command."""
     with ClusterClient(scm_address) as client, Client(scm_address) as library:
 
         def put_small(folder: str, lanes: str, key: str) -> None:

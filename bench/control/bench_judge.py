@@ -1,13 +1,13 @@
 """Measures the judge alone, and the control plane's check of a large cluster after a node died.
 
-The judge gets containers of all unusual kinds that the tests draw, in batches as large as the Spark
-job's; verdicts alone, and verdicts with actions, are timed separately. The control plane is the
-real one with a million containers. The last node of a rack dies, which changes the required spread
-for all of them, so no state is known until each is checked again. The checks are counted, and so is
-whether the containers that lost their second replica are the first to be copied. Both are measured
-in processor seconds of one core, without the machine's other work. The control plane's own
-histograms tell how long its lock was held: in wall time, which includes the machine's other work,
-and in the holder's processor time.
+The judge gets the unusual containers that the tests draw, in batches as large as those of the Spark
+job. Verdicts alone, and verdicts with actions, are timed separately. The control plane is the real
+one with a million containers. The last node of a rack dies. This changes the required number of
+racks for all containers, so all their states are unknown until they are checked again. The
+benchmark measures these checks, and whether the containers that lost their second replica are
+copied first. The times are processor seconds of one core, which do not include other work of the
+machine. The control plane's own histograms show how long its lock was held, in wall time and in
+processor time of the holder.
 
 `SCM_CONTAINERS=100000 make bench NAME=judge` is a smaller cluster; its bound shrinks with it.
 """
@@ -68,13 +68,13 @@ OPTIONS: Final = ScmOptions(
     check_interval_ms=max(1_000, 300_000 * CONTAINER_COUNT // LOOK_CONTAINERS),
 )
 TURNS: Final = OPTIONS.check_interval_ms // OPTIONS.heartbeat_interval_ms + 1
-"""In which all are looked at."""
+"""Number of simulated seconds in which all containers are checked."""
 
 RESTED_TURNS: Final = 20
 SILENT_TURNS: Final = OPTIONS.dead_after_ms // OPTIONS.heartbeat_interval_ms + 1  # until dead
 URGENT: Final = tuple(held_by(0))[-10:]
-"""Containers that lose a replica just before the node dies that has another; the last ones, so
-that nothing else puts them first."""
+"""Containers that lose a replica just before a node with another of their replicas dies. They have
+the highest ids, so that they are not first by their order alone."""
 
 
 def measures() -> list[Measure]:
@@ -84,7 +84,7 @@ def measures() -> list[Measure]:
 
 
 def judge_measures() -> list[Measure]:
-    """Return how many containers one core judges in a second."""
+    """Measure how many replicas the judge processes per second on one core."""
     batch = suspects()
     count = len(batch.replicas.node)
     rules = Rules(rack_count=RACK_COUNT)
@@ -98,7 +98,8 @@ def judge_measures() -> list[Measure]:
 
 
 def suspects() -> ContainerBatch:
-    """Return containers with all kinds of problems; their roots are as wide as those of trees."""
+    """Return containers with all kinds of problems. Their roots use all 64 bits, like real
+    roots."""
     draw = random.Random(SEED)  # noqa: S311 - no secret
     rows = random_cluster(draw, SUSPECTS)
     own = [draw.getrandbits(63) for _ in range(SUSPECTS + 1)]
@@ -113,12 +114,14 @@ def suspects() -> ContainerBatch:
 
 
 def with_root(row: ReplicaRow, own: int) -> ReplicaRow:
-    """Return a replica with a large root instead of a small one, different in each container."""
+    """Return a replica with its small root replaced by a large root, which differs between
+    containers."""
     return row if row.root is None else replace(row, root=own ^ row.root << 32)
 
 
 def cpu_s(action: Callable[[], object]) -> float:
-    """Return the minimum processor time of a call: other work can only add to it."""
+    """Return the processor time of a call in seconds, as the minimum of several calls, because
+    other work can only increase it."""
     action()
     taken = []
     for _ in range(ROUNDS):
@@ -129,10 +132,11 @@ def cpu_s(action: Callable[[], object]) -> float:
 
 
 class Cluster:
-    """A control plane over a large cluster; the nodes' heartbeats are empty."""
+    """A control plane with a large cluster, whose nodes send empty heartbeats."""
 
     def __init__(self, path: Path) -> None:
-        """Start it on the written state, out of safe mode, with all nodes present."""
+        """Start the control plane on the written state, with safe mode off and all nodes
+        present."""
         self.clock = FakeClock()
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES)
         self.control = ControlPlane(
@@ -153,9 +157,9 @@ class Cluster:
         freeze_what_stays()  # as suture-scm does after its start
 
     def turn(self, *silent: str) -> float:
-        """Let a second pass and the other nodes call. Return the processor time of the tick and of
-        the checks before and after its commands, each for at most half a second, as in
-        `scm.main.TickThread`.
+        """Simulate a second, in which all nodes except `silent` send heartbeats. Return the
+        processor time of the tick and of the checks before and after its commands. As in
+        `scm.main.TickThread`, the checks take at most half a second each.
         """
         self.clock.advance_s(1)
         for node in self.nodes:
@@ -173,17 +177,17 @@ class Cluster:
             pass
 
     def call(self, node: str, *reports: NodeReplicaReport) -> None:
-        """Let a node call."""
+        """Send a heartbeat of a node, with these reports."""
         self.control.datanodes.heartbeat(Heartbeat(node, 1, (volume(),), reports, (), ()))
 
     def lose(self, node: str, container_ids: Iterable[int]) -> None:
-        """Let a node report that replicas are gone."""
+        """Send a report of a node that its replicas of these containers are deleted."""
         gone = (replica(node, ReplicaState.DELETED, container_id=n) for n in container_ids)
         self.call(node, NodeReplicaReport(False, 1, 0, is_last=True, replicas=tuple(gone)))
 
     def known(self) -> int:
-        """Return how many containers have a known state, because they were checked since their last
-        change, or because of a command.
+        """Return how many containers were checked since their last change, or have a pending
+        command.
         """
         states, commands = self.control.manager.states(), self.state.commands
         return sum(
@@ -191,7 +195,7 @@ class Cluster:
         )
 
     def first_ordered(self) -> set[int]:
-        """Return the containers that were copied first, as many as are urgent."""
+        """Return the containers of the first commands, as many as there are urgent containers."""
         ordered = sorted(self.state.commands.values(), key=lambda command: command.command_id)
         return {command.container_id for command in ordered[: len(URGENT)]}
 
@@ -200,8 +204,8 @@ class Cluster:
         return self.control.queries.nodes()[0].health is NodeHealthState.DEAD
 
     def holds(self) -> tuple[int, int, int]:
-        """Return how often the lock was held, how often longer than promised, and how often with
-        more processor time than that.
+        """Return three counts of holds of the lock: all holds, holds longer than LOCK_S_MAX, and
+        holds with more processor time than LOCK_S_MAX.
         """
         samples = {
             (sample.name, sample.labels.get("le")): sample.value
@@ -218,7 +222,7 @@ class Cluster:
 
 
 def look_measures() -> list[Measure]:
-    """Wait until all are checked, kill a node, and wait until all are checked again."""
+    """Measure the checks of all containers after a node has died."""
     with tempfile.TemporaryDirectory(prefix="suture-judge-") as scratch:
         write_state(Path(scratch))
         cluster = Cluster(Path(scratch))

@@ -104,15 +104,15 @@ def measures() -> list[Measure]:
 
 
 def since(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
-    """Return how many holds were added."""
+    """Return the increases of the two counts of holds between two calls of `Cluster.longer`."""
     return after[0] - before[0], after[1] - before[1]
 
 
 class Cluster:
-    """A control plane that has its datanodes' reports."""
+    """A control plane with the reports of all datanodes except one."""
 
     def __init__(self, path: Path) -> None:
-        """Create it, with everything that a page may show."""
+        """Create a control plane whose state has everything that a page may show."""
         self.clock = FakeClock()
         self.clock.advance_s(40 * 86_400)
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES)
@@ -142,7 +142,8 @@ class Cluster:
         freeze_what_stays()  # as suture-scm does after its start
 
     def call(self, node: int) -> None:
-        """Let a datanode call; all but one have reported all their replicas."""
+        """Send a heartbeat of a datanode, and mark its replicas as reported, except for one
+        datanode."""
         name = node_name(node)
         self.control.datanodes.heartbeat(Heartbeat(name, 1, self._volumes(node), (), (), ()))
         if node != SILENT + 1:
@@ -150,7 +151,7 @@ class Cluster:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Let datanodes call continuously."""
+        """Send heartbeats of datanodes continuously in a thread, during the block."""
         is_over = Event()
 
         def go_on() -> None:
@@ -168,8 +169,8 @@ class Cluster:
             thread.join()
 
     def longer(self) -> tuple[int, int]:
-        """Return how often the lock was held for longer than promised, and how often with more
-        processor time than that: the difference was spent waiting for a core or the interpreter.
+        """Return how many holds of the lock were longer than LOCK_S_MAX, and how many used more
+        processor time than that. The other long holds waited for a core or the interpreter.
         """
         samples = {
             (sample.name, sample.labels.get("le")): sample.value
@@ -186,7 +187,7 @@ class Cluster:
         return held, spent
 
     def _hold(self, node: int) -> None:
-        """Give a node its replicas."""
+        """Add the replicas of a node to the state."""
         stride = NODE_COUNT // COPIES
         if node >= stride * COPIES:
             return
@@ -206,7 +207,7 @@ class Cluster:
         self.state.replicas.apply_report(rows, ReportedReplicas(name, rows, one.words))
 
     def _register(self, change: StateChange, node: int) -> None:
-        """Register a datanode; one of a thousand is leaving."""
+        """Register a datanode. One of a thousand datanodes is leaving service."""
         name = node_name(node)
         rack = f"/rack-{node % RACK_COUNT:03d}"
         registration = Registration(
@@ -237,7 +238,7 @@ class Cluster:
         )
 
     def _remember(self) -> None:
-        """Fill the history of the weeks before."""
+        """Fill the status history of the previous weeks."""
         for level, kept in enumerate(LEVELS):
             for i in range(kept.count_max):
                 at_ms = (self.clock.now_ms() // kept.length_ms - i) * kept.length_ms

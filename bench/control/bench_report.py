@@ -52,13 +52,14 @@ START_S_MAX: Final = 60.0
 START_REPLICAS: Final = 10_000_000  # for which a minute is promised
 HEARTBEATS: Final = 200
 DEAD_AFTER_MS: Final = 1_000 * int(os.environ.get("REPORT_DEAD_AFTER_S", "60"))
-"""Longer than a start takes, so that no datanode dies during it."""
+"""Time until a silent datanode is dead. It must be longer than a start takes, so that no datanode
+dies during the start."""
 
 VOLUME: Final = datanode_pb2.VolumeStatus(
     volume_id="volume-1", path="/data", capacity_bytes=2**46, available_bytes=2**45
 )
 HANDLED_NODES: Final = 30
-"""Datanodes of the cluster whose reports go straight into the handler."""
+"""Number of datanodes in the measurement that passes reports directly to the handler."""
 
 OPTIONS: Final = ScmOptions(heartbeat_interval_ms=1_000, session_idle_ms=86_400_000)
 
@@ -124,7 +125,8 @@ def start_measures() -> list[Measure]:
 
 
 def started(process: ScmProcess) -> list[Measure]:
-    """Let all datanodes report to a starting control plane; then let one fall silent."""
+    """Measure a starting control plane to which all datanodes report, and its first decision after
+    one of them has become silent."""
     pid, count = process.process.pid, NODE_COUNT * REPLICAS_PER_NODE
     reading_s = cpu_s(pid)
     channel = grpc.insecure_channel(process.address)
@@ -163,7 +165,8 @@ def started(process: ScmProcess) -> list[Measure]:
 
 
 def decision_measures(name: str, decided: tuple[float, float] | None) -> list[Measure]:
-    """Return the measures of the first decision, or that there was none."""
+    """Return the measures of the first decision. If there was none, return a measure that does not
+    hold."""
     what = name + "first copy ordered after a death"
     if decided is None:
         return [Measure(what, float("inf"), "s", bound="that one is", holds=False)]
@@ -174,8 +177,8 @@ def decision_measures(name: str, decided: tuple[float, float] | None) -> list[Me
 
 
 def first_decision(stub: Stub, pid: int) -> tuple[float, float] | None:
-    """Let a datanode fall silent; return the seconds from its death to the order of a copy, and the
-    processor time since its last call. None if there is no order in time.
+    """Stop the heartbeats of one datanode. Return the seconds from its death to the first order of
+    a copy, and the processor time since its last call. Return None if there is no order in time.
     """
     silent_since_s, before_s = time.monotonic(), cpu_s(pid)
     stub.Heartbeat(scm_pb2.HeartbeatRequest.FromString(idle_heartbeat(DYING)))
@@ -195,7 +198,8 @@ class Handler:
     """The service of a cold-starting control plane, called without a network."""
 
     def __init__(self, path: Path) -> None:
-        """Forget the replica map: each replica is reported as new."""
+        """Create the service with a cold start: its replica map is empty, so each reported replica
+        is new."""
         self.state = StateDatabase.open(path, map_bytes=MAP_BYTES, is_cold=True)
         clock = ScmClock()
         control = ControlPlane(
@@ -217,13 +221,13 @@ class Handler:
         self.service.Register(request)
 
     def heartbeat(self, data: bytes) -> bytes:
-        """Handle a heartbeat's encoded request, and encode the answer."""
+        """Handle the encoded request of a heartbeat; return the encoded answer."""
         request = scm_pb2.HeartbeatRequest.FromString(data)
         answer: bytes = self.service.Heartbeat(request, AWAITED).SerializeToString()
         return answer
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the state database."""
         self.state.close()
 
 
@@ -253,7 +257,8 @@ def node_name(number: int) -> str:
 
 
 def held_by(number: int, node_count: int, per_node: int) -> range:
-    """Return the containers with a replica on a datanode; each has one on three datanodes."""
+    """Return the containers with a replica on datanode `number`. Each container has replicas on
+    three datanodes."""
     group_count = max(1, node_count // COPIES)
     first = 1 + number % group_count
     return range(first, first + group_count * per_node, group_count)
@@ -305,7 +310,8 @@ def spent_s(action: Callable[[], object]) -> float:
 
 
 def write_cluster(path: Path, node_count: int, per_node: int) -> None:
-    """Write an idle cluster in key order: a control plane would take far longer."""
+    """Write the state of an idle cluster directly, in key order. A control plane would take far
+    longer to create it."""
     container_count = max(1, node_count // COPIES) * per_node
     state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:

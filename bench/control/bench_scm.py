@@ -45,7 +45,7 @@ REPORT_COUNT: Final = 5  # of each kind, from different nodes
 
 
 def measures() -> list[Measure]:
-    """Measure memory and restart."""
+    """Measure the replica map in memory, and a restart."""
     replicas = made()
     rows = [replica_rows.replica_row(replica) for replica in replicas]
     load_s = duration_s(lambda: loaded(rows))
@@ -88,7 +88,8 @@ def restart_measures() -> list[Measure]:
 
 
 def of_reports(name: str, taken: list[tuple[float, float]]) -> list[Measure]:
-    """Return the medians of the reports' durations and of the control plane's processor time."""
+    """Return the median duration of reports, and the median processor time of the control plane
+    for a report. `taken` has both times of each report."""
     wall_s, processor_s = (statistics.median(times) for times in zip(*taken, strict=True))
     return [
         at_most(name, wall_s, "s", 1),
@@ -97,9 +98,9 @@ def of_reports(name: str, taken: list[tuple[float, float]]) -> list[Measure]:
 
 
 def write_state(path: Path) -> None:
-    """Write an idle cluster: each node has a third of a hundredth of the replicas.
+    """Write the state of an idle cluster, in which all nodes have the same number of replicas.
 
-    The rows are written in key order, because a control plane would take minutes.
+    The rows are written directly, in key order, because a control plane would take minutes.
     """
     state = StateDatabase.open(path, map_bytes=MAP_BYTES)
     with state.change() as change:  # all were online: after the start they are waited for
@@ -118,7 +119,7 @@ def write_state(path: Path) -> None:
 
 
 def append(environment: lmdb.Environment, table: Table[Any, Any], values: Iterable[Any]) -> None:
-    """Write values whose keys follow all existing ones."""
+    """Append values to a table. Their keys must be sorted and higher than all existing keys."""
     with environment.begin(write=True, db=environment.open_db(table.name.encode())) as transaction:
         for value in values:
             key = table.key_bytes(table.key_of(value))
@@ -174,9 +175,9 @@ def replica_of(number: int, node: int) -> Replica:
 
 
 def report_s(stub: Stub, pid: int, number: int, *, bcsid: int) -> tuple[float, float]:
-    """Let a node register and report all its replicas.
+    """Register a node, and send its full report.
 
-    Return the duration of the report, and the control plane's processor time meanwhile.
+    Return the duration of the report, and the control plane's processor time during the report.
     """
     node = FakeDatanode(stub, f"dn{number:03d}")
     node.register()
@@ -199,7 +200,7 @@ def memory_of(pid: int) -> int:
 
 
 def made() -> list[Replica]:
-    """Return replicas as in a real cluster: few words, all kinds of numbers."""
+    """Return replicas as in a real cluster: few different strings, many different numbers."""
     rng = random.Random(1)  # noqa: S311 - no secret
     nodes = [f"{rng.randrange(2**64):016x}-{i:019d}" for i in range(NODE_COUNT)]
     return [
@@ -225,7 +226,7 @@ def made() -> list[Replica]:
 
 
 def loaded(rows: list[bytes]) -> ReplicaTable:
-    """Return the map of these rows."""
+    """Return the replica map that is loaded from these rows."""
     table = ReplicaTable()
     table.load(rows, lambda _place: b"")
     return table

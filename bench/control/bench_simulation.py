@@ -2,9 +2,9 @@
 its own process: `tests/support/simulation/simulated_days.py` has the events, and
 `simulated_world.py` beside it judges.
 
-The days pass in simulated time, so these are promises about behaviour and not about this machine;
-only the cost of computing is measured in real seconds. The first day is run twice: the same seed
-must lead to the same commands at the same moments.
+The days pass in simulated time, so the bounds are about behaviour and not about this machine. Only
+the cost of computing is measured in real seconds. The first day is run twice: the same seed must
+lead to the same commands at the same simulated times.
 """
 
 import sys
@@ -32,7 +32,7 @@ KINDS: Final = ("replicate", "reconstruct", "delete", "close", "set_operational_
 
 
 def measures() -> list[Measure]:
-    """Run the days, and the first of them once more."""
+    """Run all three days, and then the first day again."""
     measured: dict[str, float] = {}
     days = cluster()
     with tempfile.TemporaryDirectory(prefix="suture-simulation-") as scratch:
@@ -60,13 +60,14 @@ def cluster() -> Days:
 
 
 def live(days: Days, measured: dict[str, float]) -> None:
-    """Run all events."""
+    """Run the events of all three days, and add their results to `measured`."""
     for day in (first_day, second_day, third_day):
         measured.update(day(days))
 
 
 def differing_days(days: Days) -> int:
-    """Run the first day until its evening once more; return 1 if its commands differ."""
+    """Run the first day again, until its evening. Return 1 if its commands differ from those of the
+    first run, otherwise 0."""
     again = cluster()
     again.day_s = 0
     with tempfile.TemporaryDirectory(prefix="suture-simulation-") as scratch:

@@ -48,7 +48,7 @@ def measures() -> list[Measure]:
 
 
 def whole(world: World) -> list[Measure]:
-    """Measure the volume, one worker each."""
+    """Measure a scan and a scrub of the complete volume, with one worker each."""
     own, ozone = both(world, EVERYTHING, ROUNDS)
     speed, cpu = compared(own, ozone)
     gb = f"{own[0].length_bytes / GB:.2f} GB, {len(own)} rounds"
@@ -77,7 +77,7 @@ def whole(world: World) -> list[Measure]:
 
 
 def one_shape(world: World, name: str, container: str) -> list[Measure]:
-    """Measure one container."""
+    """Measure a scan and a scrub of one container."""
     own, ozone = both(world, (container,), SHAPE_ROUNDS)
     speed, cpu = compared(own, ozone)
     shown = statistics.median(run.bytes_per_s for run in ozone) / GB
@@ -88,7 +88,8 @@ def one_shape(world: World, name: str, container: str) -> list[Measure]:
 
 
 def both(world: World, containers: tuple[str, ...], rounds: int) -> tuple[list[Run], list[Run]]:
-    """Return the runs of our own scan and of the scrub, alternating; every second round is cold."""
+    """Run the agent's scan and the scrub alternately; return the runs of each. In every second
+    round, rows and inodes are first dropped from memory."""
     asked = {"own": 0, "ozone": 0}
 
     def run(end: str) -> Run:
@@ -104,7 +105,7 @@ def both(world: World, containers: tuple[str, ...], rounds: int) -> tuple[list[R
 
 
 def compared(own: list[Run], ozone: list[Run]) -> tuple[list[float], list[float]]:
-    """Return the ratios of speed and of processor time, round by round."""
+    """Return the ratios of speed and of processor time, scrub to scan, with one value per round."""
     return (
         ratios(ozone, own, lambda run: run.bytes_per_s),
         ratios(ozone, own, lambda run: run.cpu_s_per_gb),
@@ -112,7 +113,8 @@ def compared(own: list[Run], ozone: list[Run]) -> tuple[list[float], list[float]
 
 
 def drop(volume: Path) -> None:
-    """Drop a volume from memory, except its block files, which are never cached."""
+    """Drop the files of a volume from the page cache, except for block files, which are never
+    cached."""
     for path in volume.rglob("*"):
         if path.is_file() and path.suffix != ".block":
             drop_pages(path)

@@ -1,4 +1,4 @@
-"""An end of the scrub comparison, in its own process.
+"""Runs one side of the scrub comparison in its own process.
 
     python -m bench.ozone.ozone_ends own|ozone ROOT WARM_UP CONTAINER...
     python -m bench.ozone.ozone_ends beside ROOT WARM_UP DATA_DIR CONTAINER...
@@ -36,14 +36,14 @@ from suture.runtime.clock import SystemClock
 
 
 def own(volume: Path) -> tuple[ScanDeps[ScannedStore], Callable[[], object]]:
-    """Return the scanner of our own volume, and its preparation."""
+    """Return the scanner of an agent's volume, and a function that prepares it."""
     store = open_store(volume)
     tools = StoreScanDeps(store=store, leases=ContainerLeases())
     return tools, lambda: None
 
 
 def ozone(data_dir: Path, state: Path) -> tuple[ScanDeps[ScannedStore], Callable[[], object]]:
-    """Return the scanner of an Ozone volume, and its preparation."""
+    """Return the scanner of an Ozone volume, and a function that prepares it."""
     clear_scratch(state / "views")
     clock = SystemClock()
     volume = find_volume(data_dir)
@@ -53,7 +53,7 @@ def ozone(data_dir: Path, state: Path) -> tuple[ScanDeps[ScannedStore], Callable
 
 
 def main(end: str, root: Path, warm_up: ContainerId, *words: str) -> None:
-    """Scan each container once."""
+    """Scan the container WARM_UP, then measure one scan of each container; print the cost."""
     logs.configure("error")
     world = World(root)
     world.state.mkdir(exist_ok=True)

@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 
 METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 CREATE, PUT_BLOCK, WRITE_CHUNK, CLOSE = (1, 6), (6, 12), (12, 17), (17, 11)
-"""Commands: their numbers, and those of the fields that say what."""
+"""Ozone's commands: the number of each command, and the number of the field with its body."""
 
 SUCCESS: Final = b"\x18\x01"  # field 3 of an answer
 ANSWER_HEAD: Final = 6  # command, an empty trace, result
@@ -70,7 +70,7 @@ def scanners(built: Path) -> list[Measure]:
 
 @contextmanager
 def running(built: Path, root: Path) -> Iterator[None]:
-    """Run the datanode; it is killed afterwards."""
+    """Run the datanode during the block, and kill it afterwards."""
     (root / "site").mkdir()
     (root / "site" / "ozone-site.xml").write_text(SITE)
     class_path = f"{root}/site:{built}/classes:{(built / 'class-path').read_text().strip()}"
@@ -102,7 +102,7 @@ def properties(root: Path) -> dict[str, str]:
 
 
 def command(root: Path, words: str) -> str:
-    """Send the datanode a command; return its answer."""
+    """Send a command to the datanode through a file; return the answer."""
     name = f"{time.monotonic_ns()}"
     told, answer = root / "cmd" / f"{name}.tmp", root / "cmd" / f"{name}.out"
     told.write_text(words)
@@ -112,7 +112,7 @@ def command(root: Path, words: str) -> str:
 
 
 class Writer:
-    """A client that writes to one datanode, like one of an erasure-coded key: without Ratis."""
+    """A client that writes to one datanode without Ratis, as clients write erasure-coded keys."""
 
     def __init__(self, channel: grpc.Channel, datanode_id: str) -> None:
         self._send: Callable[..., Iterator[bytes]] = channel.stream_stream(METHOD)
@@ -168,7 +168,7 @@ def field(number: int, value: int | bytes) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """Return a number as protobuf writes it."""
+    """Return a number as a varint of protobuf."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -177,7 +177,7 @@ def varint(value: int) -> bytes:
 
 
 def compared(root: Path, container: int, name: str) -> list[Measure]:
-    """Scan a container with both in turns."""
+    """Scan a container alternately with the scrub and with Ozone's scanner; return the measures."""
     ours, theirs = in_turns(
         lambda: scrubbed(root, container), lambda: ozones(root, container), rounds=ROUNDS
     )
@@ -203,11 +203,11 @@ def scrubbed(root: Path, container: int) -> Run:
 
 
 def ozones(root: Path, container: int) -> Run:
-    """Let Ozone scan the container on demand; no fault may be found."""
+    """Make Ozone scan the container on demand; return the cost. Fail if Ozone finds a fault."""
     found = next((root / "dn0").glob(f"data-0/hdds/*/current/containerDir0/{container}/chunks"))
     files = list(found.iterdir())
     length_bytes = sum(path.stat().st_size for path in files)
-    for path in files:  # it reads through the page cache, which has what was just written
+    for path in files:  # Ozone reads through the page cache, which has the written data
         drop_pages(path)
     started = time.perf_counter()
     done = command(root, f"scan 0 {container}")

@@ -1,9 +1,9 @@
-"""A volume twice, with the same bytes: in the form of an Ozone datanode and of an agent.
+"""Creates two volumes with the same bytes: one of an Ozone datanode, and one of an agent.
 
 Both have the same block files, by hard links, so that neither has a better place on disk. Ozone's
 rows are in a RocksDB of schema V3 with a datanode's options, and its descriptors and trees are as
-Ozone writes them; ours are in the index. Each container has one shape: Ozone's current client
-defaults, or its earlier ones.
+Ozone writes them. The agent's rows and trees are in its index. Each container has one shape:
+Ozone's current client defaults, or its earlier ones.
 """
 
 import os
@@ -45,7 +45,8 @@ ROWS_PER_CHANGE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The shape of a container: what its clients wrote."""
+    """The shape of a container: the checksum type, and the sizes of windows, chunks and blocks that
+    its clients used. `share` is its share of the volume."""
 
     container_id: ContainerId
     name: str
@@ -83,7 +84,7 @@ WARMING: Final = Shape(WARM_UP, "", ChecksumType.CRC32, 16 * KIB, CHUNK_BYTES, 2
 
 
 class World:
-    """The places of the two volumes."""
+    """The paths of the two volumes."""
 
     def __init__(self, root: Path) -> None:
         self.own = root / "own"
@@ -97,7 +98,7 @@ class World:
 
     @property
     def database(self) -> Path:
-        """The directory of its RocksDB."""
+        """The directory of the RocksDB in Ozone's volume."""
         return self.cluster / STORAGE / "container.db"
 
     def container(self, container_id: ContainerId) -> Path:
@@ -106,7 +107,7 @@ class World:
 
 
 def make(root: Path, volume_bytes: int) -> World:
-    """Create both volumes, with about this many bytes."""
+    """Create both volumes below `root`, each with about `volume_bytes`; return their paths."""
     world = World(root)
     world.own.mkdir(parents=True)
     world.database.mkdir(parents=True)
@@ -143,7 +144,7 @@ def _create(path: Path) -> Any:
 
 
 def _write(world: World, shape: Shape, volume_bytes: int) -> Iterator[BlockData]:
-    """Write the block files of a container in Ozone's place."""
+    """Write the block files of a container in Ozone's volume; yield the row of each block."""
     chunks = world.container(shape.container_id) / "chunks"
     chunks.mkdir(parents=True)
     generator = np.random.default_rng(shape.container_id)
@@ -163,7 +164,7 @@ def _write(world: World, shape: Shape, volume_bytes: int) -> Iterator[BlockData]
 def _describe(
     world: World, shape: Shape, blocks: Sequence[BlockData], families: dict[str, Any]
 ) -> None:
-    """Write rows, tree and descriptor as a datanode does."""
+    """Write the rows, the tree and the descriptor of a container as a datanode of Ozone does."""
     number = shape.container_id
     for block in blocks:
         families["block_data"][key(number, block.block_id)] = _row(number, block)
@@ -241,7 +242,7 @@ def _tree(container_id: ContainerId, blocks: Sequence[BlockData]) -> tuple[int, 
 
 
 def _own(world: World, shape: Shape, blocks: Sequence[BlockData]) -> None:
-    """Create the same container in our store, from the same files."""
+    """Create the same container in the agent's volume, with hard links to the same files."""
     store = open_store(world.own)
     store.create_container(shape.container_id)
     chunks = store.paths(shape.container_id).chunks

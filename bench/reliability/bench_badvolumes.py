@@ -1,9 +1,10 @@
 """Damages one of four volumes of a real agent by seeded faults, and checks the other three.
 
-Each case damages one volume: unreadable (EIO), cut, garbage, huge and sparse, replaced by a
-directory, a link or a pipe, gone, not mounted; in the index, VERSION, a descriptor, a tree, a block
-file, or a directory; idle or in use. Prints a table of kinds and places to stderr. EIO needs root
-and mkfs.btrfs: without them those cases are omitted, as the table says.
+Each case damages one volume. A file or directory becomes unreadable (EIO), cut, garbage, huge and
+sparse, a directory, a link or a pipe, or is removed; or the volume is not mounted. The place is the
+index, VERSION, a descriptor, a tree, a block file, or a directory. The agent is stopped or in use.
+The benchmark prints a table of kinds and places to stderr. EIO needs root and mkfs.btrfs; without
+them, these cases are omitted.
 
     SUTURE_BENCH_FAULTS     another number of cases
 """
@@ -24,7 +25,8 @@ WIDTH = 30
 
 
 def measures() -> list[Measure]:
-    """Return how many cases went as promised, and how long the other volumes were unavailable."""
+    """Measure how many cases had the required result, and how long the other volumes were
+    unavailable."""
     outcomes: list[Outcome] = []
     with private_directory() as root, FourVolumes(root) as world:
         for case in cases(COUNT, with_eio=not why_not()):
@@ -61,5 +63,5 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 
 def tell(text: str, count: int) -> None:
-    """Print progress and deviations."""
+    """Print the number of completed cases, and a text about a deviation."""
     print(f"{count} of {COUNT} {text}" if text else f"{count}", file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ SHOWN_MAX: Final = 20  # of the containers that are stuck
 
 
 def measures() -> list[Measure]:
-    """Run all histories on all processors; add up their results."""
+    """Run all histories on all processors, and measure the sums of their results."""
     total = Verdict()
     took_s = duration_s(lambda: _live_all(total))
     for line in [*total.stuck, *total.broken][:SHOWN_MAX]:

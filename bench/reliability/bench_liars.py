@@ -25,7 +25,7 @@ AT_LEAST: Final = {
     "deletes followed": 50,
     "contradictions told": 500,
 }
-"""In a thousand clusters, or it is no test of liars."""
+"""Minimum number of each event in a thousand clusters; otherwise, the clusters test too little."""
 
 
 def measures() -> list[Measure]:

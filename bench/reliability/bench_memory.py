@@ -52,7 +52,7 @@ GROUPS_V2: Final = Path("/sys/fs/cgroup")
 
 
 def measures() -> list[Measure]:
-    """Run everything at once; check which processes live, and their memory."""
+    """Run all kinds of work at once, and measure which processes survive, and their memory."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as directory, ExitStack() as stack:
         groups = {
             name: stack.enter_context(memory_group(f"suture-bench-{os.getpid()}-{name}"))
@@ -73,7 +73,7 @@ def measures() -> list[Measure]:
 def measured(
     cluster: Cluster, client: ClusterClient, groups: dict[str, Path], root: Path, stack: ExitStack
 ) -> list[Measure]:
-    """Store, damage, and load; return the measures."""
+    """Store and damage the chunks, apply the load, and return the measures."""
     sources = files(root / "chunks", CHUNKS, CHUNK_BYTES)
     _, [container_id, *others] = client.put(sources, lanes=1, close=True)
     assert not others, "all chunks belong into one container"
@@ -134,7 +134,7 @@ def scan_and_reconcile(client: ClusterClient, cluster: Cluster, container_id: in
 
 
 def fetched(client: ClusterClient, container_id: int, datanode_id: str) -> int:
-    """Return how many chunks a datanode has fetched from peers for a container."""
+    """Return the number of chunks that a datanode has fetched from peers to repair a container."""
     return sum(
         outcome.status.reconcile.bytes_fetched // CHUNK_BYTES
         for outcome in client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100)).outcomes
@@ -143,7 +143,7 @@ def fetched(client: ClusterClient, container_id: int, datanode_id: str) -> int:
 
 
 def files(folder: Path, count: int, size_bytes: int) -> list[SourceFile]:
-    """Create files of random bytes; return them by name."""
+    """Create files of random bytes; return them as sources, sorted by name."""
     folder.mkdir(parents=True)
     chance = random.Random(17)  # noqa: S311 - the same bytes in each run
     for number in range(count):
@@ -156,7 +156,7 @@ def files(folder: Path, count: int, size_bytes: int) -> list[SourceFile]:
 
 
 def damage(root: Path) -> None:
-    """Flip a bit in every block of a replica, on the medium."""
+    """Flip a bit in every block of a replica, on the disk."""
     blocks = sorted((root / "chunks").glob("*.block"))
     assert len(blocks) == CHUNKS, f"{len(blocks)} blocks"
     for path in blocks:
@@ -175,7 +175,7 @@ def put(scm_address: str, path: Path, number: int) -> bool:
 
 
 def get(client: ClusterClient, sources: Sequence[SourceFile], ended: Event) -> int:
-    """Read all keys repeatedly until `ended`; return how many times all were read."""
+    """Read all keys repeatedly until `ended` is set; return the number of complete passes."""
     count = 0
     while not ended.is_set():
         for source in sources:
@@ -185,7 +185,7 @@ def get(client: ClusterClient, sources: Sequence[SourceFile], ended: Event) -> i
 
 
 def unread_streams(address: str, block_id: container_pb2.BlockId, stack: ExitStack) -> list[Any]:
-    """Begin many reads of a block, and read nothing of them."""
+    """Begin many streams that read a block, without reading from them; return the streams."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     stubs = [
         Stub(stack.enter_context(grpc.insecure_channel(address, options=options)), DATANODE)
@@ -202,7 +202,7 @@ def pid_of(running: Running | None) -> int:
 
 
 def peak_bytes(pid: int) -> int:
-    """Return the peak resident memory of a process; 0 if it is gone."""
+    """Return the peak resident memory of a process; 0 if the process has ended."""
     with suppress(FileNotFoundError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -211,7 +211,8 @@ def peak_bytes(pid: int) -> int:
 
 
 def limited_launch(groups: dict[str, Path], words: Sequence[str], log: IO[bytes]) -> Running:
-    """Start a program of the cluster; the SCM and one agent in their groups from the start."""
+    """Start a program of the cluster. The SCM and the limited agent are in their control groups
+    from the start."""
     is_agent = words[0] == "agent.main" and f"datanode{LIMITED + 1}.toml" in words[-1]
     group = groups["scm"] if words[0] == "scm.main" else groups["agent"] if is_agent else None
     if group is None:
@@ -229,7 +230,7 @@ def limited_launch(groups: dict[str, Path], words: Sequence[str], log: IO[bytes]
 
 @contextmanager
 def memory_group(name: str) -> Iterator[Path]:
-    """Create a control group with the limit; it is removed at the end."""
+    """Create a control group with the memory limit, yield its path, and remove it at the end."""
     is_v1 = GROUPS_V1.is_dir()
     group = (GROUPS_V1 if is_v1 else GROUPS_V2) / name
     try:

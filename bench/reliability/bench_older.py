@@ -24,7 +24,8 @@ PER_CLUSTER: Final = 10
 
 
 def measures() -> list[Measure]:
-    """Put older states back, and fork states; count what is lost."""
+    """Restart control planes on older states, and run two on copies of one state; count the lost
+    keys."""
     verdicts: list[Verdict] = []
     while len(verdicts) < COUNT:
         first = SEED * 1_000 + len(verdicts)

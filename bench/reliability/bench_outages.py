@@ -1,13 +1,13 @@
-"""Measures the rate of puts while the datanodes lose power one after the other, and afterwards.
+"""Measures the rate of puts while the datanodes are killed one after another, and afterwards.
 
-    before    20 s, the cluster is whole
+    before    20 s, all datanodes are up
     faults    120 s: every 6 s one of three agents is killed (SIGKILL) and started again at once
     after     20 s, from when the last one answers again
 
-The control plane, the agents and the client are separate processes; the client puts one small file
-after the other, and retries after an error. A second cluster runs undisturbed beside it, and each
-rate is divided by its rate at the same time, so that the machine's other work cancels out.
-Acknowledged keys are read back at the end.
+The control plane, the agents and the client are separate processes. The client puts one small file
+after another, and retries after an error. A second cluster runs without faults at the same time.
+Each rate is divided by the rate of the second cluster, so that other work of the machine has no
+effect. Acknowledged keys are read back at the end.
 
     BENCH_OUTAGES_S=60 make bench NAME=outages     a shorter time of faults
 """
@@ -39,7 +39,7 @@ AFTER_MIN: Final = 0.7  # relative to before
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A try; `error` is empty if it succeeded."""
+    """An attempt to put a key. `error` is "" if it succeeded."""
 
     at_s: float
     key: str
@@ -48,7 +48,8 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The start of each part of the run, and its end; monotonic."""
+    """The start times of the three parts of the run, and the end of the run, on the monotonic
+    clock."""
 
     quiet_s: float
     faults_s: float
@@ -85,7 +86,7 @@ def measures() -> list[Measure]:
 
 
 def strike(cluster: Cluster, until_s: float) -> int:
-    """Kill and restart one agent after the other; return how many were killed."""
+    """Kill and restart one agent after another until `until_s`; return the number of kills."""
     count = 0
     while (now_s := time.monotonic()) < until_s:
         cluster.nodes[count % AGENTS].kill()
@@ -97,7 +98,8 @@ def strike(cluster: Cluster, until_s: float) -> int:
 
 @contextmanager
 def putting(cluster: Cluster) -> Iterator[Path]:
-    """Run a putting client; yield the file with a line for each try."""
+    """Run a client that puts files, during the block; yield the path of its output, which has a
+    line for each attempt."""
     path = cluster.root / "puts"
     program = ("tools.demo.child", str(os.getpid()), "bench.reliability.put_client")
     arguments = [*program, cluster.scm.address, str(cluster.root)]
@@ -111,7 +113,7 @@ def putting(cluster: Cluster) -> Iterator[Path]:
 
 
 def read(path: Path) -> list[Put]:
-    """Return the client's lines, except one that it was killed in."""
+    """Return the attempts in the client's output, without a last incomplete line."""
     whole = path.read_text().rpartition("\n")[0]
     words = [line.split() for line in whole.splitlines()]
     return [Put(float(at), key, "" if ended == DONE else ended) for at, key, ended in words]

@@ -25,7 +25,7 @@ PER_CLUSTER: Final = 10
 
 
 def measures() -> list[Measure]:
-    """Restore repeatedly; count what is lost."""
+    """Restore the control plane repeatedly; count the lost keys."""
     verdicts: list[Verdict] = []
     while len(verdicts) < COUNT:
         first = SEED * 1_000 + len(verdicts)

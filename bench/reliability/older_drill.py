@@ -1,4 +1,4 @@
-"""Puts an older state of the control plane back, or runs two on copies of one, under writers.
+"""Restarts a control plane on an older state, or runs two on copies of one state, under writers.
 
     put back   work ─ copy of the state while six clients write ─ SIGKILL ─ copy in its place
     forked     work ─ SIGKILL ─ two control planes on copies, listed by agents ─ clients write
@@ -52,7 +52,7 @@ class ListedTwice(Cluster):
 
 
 class OlderDrill(Drill):
-    """A cluster whose agents list two control planes, of which normally one runs."""
+    """A drill on a cluster whose agents list two control planes. Normally only one of them runs."""
 
     settings: Mapping[str, int | str] = {
         **SETTINGS,
@@ -68,7 +68,7 @@ class OlderDrill(Drill):
         self._numbers = itertools.count(1)
 
     def put_back(self, seed: int) -> Verdict:
-        """Put an older state back; return the result after the recovery."""
+        """Restart the control plane on an older state; return the result after the recovery."""
         self._begin(seed)
         older = self.root / f"older{seed}"
         with self._writing(self.cluster.scm.address):
@@ -81,8 +81,8 @@ class OlderDrill(Drill):
         return self._end(seed)
 
     def fork(self, seed: int) -> Verdict:
-        """Run two control planes on copies of one state; return the result of one after the
-        recovery.
+        """Run two control planes on copies of one state. Then recover one of them, and return the
+        result.
         """
         self._begin(seed)
         with self._writing(self.cluster.scm.address):
@@ -105,7 +105,7 @@ class OlderDrill(Drill):
         return self._end(seed)
 
     def _stored(self, count: int) -> None:
-        """Wait until this many more keys are acknowledged."""
+        """Wait until `count` more keys are acknowledged. Fail after REPORTED_S."""
         wanted, until_s = len(self.since) + count, time.monotonic() + REPORTED_S
         while len(self.since) < wanted:
             if time.monotonic() > until_s:
@@ -137,7 +137,7 @@ class OlderDrill(Drill):
 
     @contextlib.contextmanager
     def _writing(self, address: str) -> Iterator[None]:
-        """Run clients that write to a control plane until it fails, or the end."""
+        """Run clients during the block that write to a control plane until it fails."""
         stopping = threading.Event()
         threads = [
             threading.Thread(target=self._write, args=(address, number, stopping))

@@ -1,9 +1,9 @@
-"""A client that puts one small file after the other until it is killed, and prints each try.
+"""A client that puts one small file after another until it is killed, and prints each attempt.
 
     python -m bench.reliability.put_client SCM FOLDER
 
-It prints a line for each try: its end on the machine's monotonic clock, its key, and the error code
-or `-`. A failed put is retried under the same key. FOLDER is for the file to put.
+It prints a line for each attempt: its end on the machine's monotonic clock, its key, and the error
+code or `-`. A failed put is retried under the same key. The file to put is created in FOLDER.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def main(scm_address: str, folder: Path) -> None:
 
 
 def put(client: ClusterClient, source: SourceFile) -> str:
-    """Try once; return the outcome."""
+    """Put a file once; return DONE or the error code."""
     try:
         client.put([source], lanes=1)
     except SutureError as error:

@@ -49,8 +49,8 @@ SETTINGS: Final = {
 
 @dataclass
 class Truth:
-    """The acknowledged state of one key: its version, None if deleted; and what was tried since
-    without an answer.
+    """The acknowledged state of a key. `version` is None if the key was deleted. `tried` has the
+    versions whose puts had no answer since, and None for a delete without an answer.
     """
 
     version: int | None
@@ -58,7 +58,8 @@ class Truth:
 
     @property
     def allowed(self) -> set[int | None]:
-        """Versions that may be read back."""
+        """The versions that a read may return; None = no such key. If the key was deleted, all
+        versions are allowed, because the delete may be undone."""
         undone = set() if self.version is not None else set(range(1, 1_000))
         return {self.version} | self.tried | undone
 
@@ -71,7 +72,7 @@ class Verdict:
     key_count: int
     since_count: int  # keys put after the backup
     lost: list[str]
-    unreadable: list[str]  # deletes that were undone incompletely
+    unreadable: list[str]  # deleted keys that exist again and cannot be read
     reused: list[int]  # block ids that were assigned twice
 
 
@@ -123,7 +124,8 @@ class Drill:
             WriterSession.block_bytes = whole_bytes
 
     def once(self, seed: int) -> Verdict:
-        """Work, lose the control plane, restore it, and return the result."""
+        """Run random operations, a backup and more operations, kill the control plane, and restore
+        it; return the result."""
         self.random.seed(seed)
         for _ in range(self.random.randint(2, OPS_MAX)):
             self.act()
@@ -137,12 +139,13 @@ class Drill:
         return self.judge(seed)
 
     def chosen(self) -> Path:
-        """Return the newest backup; sometimes an older one, which was restored already."""
+        """Return the newest backup or, at random, an older one, which may have been restored
+        before."""
         is_old = self.random.randrange(5) == 0 and len(self.backups) > 1
         return self.backups[-2] if is_old else self.backups[-1]
 
     def act(self) -> None:
-        """Do one random operation of a client, an operator, or a fault."""
+        """Run one random action: an operation of a client, or a fault."""
         actions = [self.put] * 5 + [self.put_coded, self.replace, self.delete, self.delete]
         self.random.choice([*actions, self.close, self.close, self.strike, self.settle])()
 
@@ -183,7 +186,7 @@ class Drill:
         self.cluster.start_again(index)
 
     def settle(self) -> None:
-        """Let datanodes carry out their commands: close, delete, repair."""
+        """Wait up to two seconds, so that datanodes execute commands: close, delete, repair."""
         time.sleep(self.random.random() * 2)
 
     def there(self) -> list[str]:
@@ -191,7 +194,8 @@ class Drill:
         return sorted(name for name, one in self.truths.items() if one.version is not None)
 
     def store(self, keys: list[str], *, is_coded: bool = False, is_closed: bool = False) -> bool:
-        """Store a version of each key; record what was acknowledged."""
+        """Store a new version of each key, and record the acknowledged keys. Return True if the put
+        succeeded."""
         sources = []
         versions = {}
         for key in keys:
@@ -225,7 +229,7 @@ class Drill:
         return True
 
     def back_up(self) -> None:
-        """Take a backup while the control plane works."""
+        """Take a backup while the control plane runs."""
         now_ms = time.time_ns() // 1_000_000
         taken = take_backup(
             self._data, self.root / "backups", now_ms=now_ms, version="drill", keep_count=4
@@ -257,7 +261,7 @@ class Drill:
         self.cluster.scm.start()
 
     def recover(self) -> None:
-        """Run `suture scm recover` until it is done, and wait for the end of safe mode."""
+        """Run `suture scm recover` until it succeeds, and wait for the end of safe mode."""
         address = self.cluster.scm.address
         until_s = time.monotonic() + WAIT_S
         said = io.StringIO()
@@ -275,7 +279,8 @@ class Drill:
             time.sleep(0.1)
 
     def judge(self, seed: int) -> Verdict:
-        """Read every key; the result is the expected state from now on."""
+        """Read every key, and return the result. From now on, the keys that were read are the
+        expected state."""
         lost, unreadable = [], []
         for name in sorted(self.truths):
             truth = self.truths[name]
@@ -290,7 +295,7 @@ class Drill:
         return Verdict(seed, len(self.there()), len(since), lost, unreadable, self.reused)
 
     def _read(self, name: str) -> tuple[int | None, str]:
-        """Return the version that is read, None if there is no such key; and the error."""
+        """Read a key; return its version (None if there is no such key), and the error or ""."""
         try:
             data = b"".join(self.client.get(name))
         except SutureError as error:

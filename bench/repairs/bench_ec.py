@@ -28,7 +28,7 @@ def sums_of(cell: bytes | memoryview) -> bytes:
 
 
 def stripes_of(scheme: Scheme) -> list[dict[int, bytes]]:
-    """Return stripes of pseudo-random data, encoded."""
+    """Return stripes of pseudo-random data with parity, each as cells by index."""
     source = random.Random(SEED)  # noqa: S311 - bytes, not secrets
     stripes = []
     for _ in range(STRIPES):
@@ -41,7 +41,7 @@ def stripes_of(scheme: Scheme) -> list[dict[int, bytes]]:
 def fragments_of(
     driver: ECDriver, stripes: list[dict[int, bytes]], lost: tuple[int, ...], data_count: int
 ) -> list[list[bytes]]:
-    """Return the stripes as pyeclib encodes them, without the lost ones."""
+    """Return the fragments of each stripe as pyeclib encodes them, without the lost fragments."""
     encoded = [
         driver.encode(b"".join(cells[index] for index in range(1, data_count + 1)))
         for cells in stripes
@@ -52,7 +52,7 @@ def fragments_of(
 def checked_decode(
     scheme: Scheme, stripes: list[dict[int, bytes]], lost: tuple[int, ...]
 ) -> Callable[[], None]:
-    """Return a function that processes the stripes like a reconstruction."""
+    """Return a function that decodes the stripes with all checks, as a reconstruction does."""
     survivors = [index for index in scheme.indexes if index not in lost][: scheme.data_count]
     sums = [{index: sums_of(cells[index]) for index in survivors} for cells in stripes]
     crc32c = ChecksumType.CRC32C
@@ -106,7 +106,7 @@ def bench(scheme: Scheme, lost: tuple[int, ...]) -> list[Measure]:
 
 
 def measures() -> list[Measure]:
-    """Return the cost of checked decoding, with one and with the most possible lost shards."""
+    """Measure checked decoding, with one lost shard and with the maximum number of lost shards."""
     found = []
     for scheme in (RS_3_2, RS_6_3, RS_10_4):
         for lost in ((1,), tuple(range(1, scheme.parity_count + 1))):

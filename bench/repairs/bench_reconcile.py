@@ -59,7 +59,7 @@ READ_WHOLE: Final = "[tasks]\nreconcile_proof_age_s = 0\n"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The cost of one repair; `tree_bytes` are those of `wire_bytes` that are not chunk data."""
+    """The cost of one repair. `tree_bytes` is the part of `wire_bytes` that is not chunk data."""
 
     seconds: float
     processor_s: float
@@ -69,7 +69,8 @@ class Spent:
 
 @dataclass(slots=True)
 class Rounds:
-    """All rounds of one kind of damage."""
+    """The costs of all rounds with one kind of damage: of reconciles (`ours`), of reconciles with a
+    full read (`whole`), and of rsync."""
 
     damaged_bytes: int
     ours: list[Spent] = field(default_factory=list)
@@ -77,13 +78,14 @@ class Rounds:
     rsync: list[Spent] = field(default_factory=list)
 
     def ratio(self) -> float:
-        """Return the median of the paired times."""
+        """Return the median ratio of the times of reconcile and rsync in the same round."""
         pairs = zip(self.ours, self.rsync, strict=True)
         return statistics.median(own.seconds / other.seconds for own, other in pairs)
 
 
 def measures() -> list[Measure]:
-    """Measure many damaged chunks, of large blocks and of small ones, and one."""
+    """Measure repairs of many damaged chunks in large blocks, of many in small blocks, and of one
+    chunk."""
     rsync_program()
     parent = os.environ.get("BENCH_RECONCILE_FOLDER")
     chunk_count = int(os.environ.get("BENCH_RECONCILE_MIB", "1024")) * MIB // CHUNK_BYTES
@@ -109,8 +111,8 @@ def measures() -> list[Measure]:
 def told(
     name: str, taken: Rounds, ratio_max: float | None, bytes_max: float | None
 ) -> Iterator[Measure]:
-    """Yield the cost of one kind of damage. At 9 kB the calls' own headers are a seventh:
-    no bound.
+    """Yield the measures of one kind of damage. `bytes_max` is None for chunks of 9 kB, because
+    the headers of the calls are a seventh of the bytes.
     """
     ours, whole, rsync = (
         Spent(
@@ -162,7 +164,7 @@ class World:
 
     @contextmanager
     def running(self) -> Iterator["World"]:
-        """Run the agents, control plane and daemon."""
+        """Run the agents, the control plane and the rsync daemon during the block."""
         with (
             ScriptedScm(INTERVAL_MS, CLUSTER) as self._scm,
             RsyncDaemon(self._served[0], self._folder) as self._rsync,
@@ -177,7 +179,7 @@ class World:
                     agent.stop()
 
     def repaired(self, damaged_count: int, rounds: int) -> Rounds:
-        """Damage and repair, in several rounds."""
+        """Damage and repair chunks in several rounds; return the costs."""
         taken = Rounds(damaged_count * self._shape.chunk_bytes)
         for settings, spent, is_paired in (
             ("", taken.ours, True),
@@ -210,7 +212,8 @@ class World:
         return Process(name, arguments, self._folder / f"{name}.log")
 
     def _damage(self, count: int, seed: int) -> None:
-        """Overwrite some bytes of this many chunks, in both places alike."""
+        """Overwrite some bytes of `count` chunks, equally in the agent's volume and in rsync's
+        target."""
         generator = random.Random(seed)  # noqa: S311 - the same places for both
         chunks = self._shape.block_count * self._shape.chunk_count
         for number in generator.sample(range(chunks), count):
@@ -222,7 +225,7 @@ class World:
                     file.write(generator.randbytes(64))
 
     def _scan(self, agent: Process) -> None:
-        """Let the agent find the damage."""
+        """Run a scan on the agent, which finds the damage."""
         with Peer(agent.address) as peer:
             for _ in peer.scan(CONTAINER, full_speed=True):
                 pass
@@ -241,7 +244,7 @@ class World:
         return Spent(fetched.seconds, fetched.processor_s, fetched.wire_bytes)
 
     def _reconcile(self, agent: Process) -> Spent:
-        """Let the agent repair its replica."""
+        """Order a reconcile from the agent, and wait for its end; return the cost."""
         self._commands += 1
         pids = [one.popen.pid for one in (agent, *self._agents) if one.popen is not None]
         before_s, before_bytes = sum(map(processor_s, pids)), self._wire_bytes()

@@ -37,7 +37,7 @@ SMALL_BYTES = 24 * MIB
 LARGE_BYTES = 5_000_000_000
 MEMORY_MAX_MB = 300.0
 READ_RATIO_MAX = 1.02
-LOST = 1  # its shard of a partial stripe is the longest: all of it must be rebuilt
+LOST = 1  # in a partial stripe, this shard has the longest cell
 LARGE = ContainerId(6)
 BLOCK = BlockId(1)
 STRIPES_DISTINCT = 5
@@ -49,7 +49,8 @@ Cells = Sequence[dict[int, bytes]]
 
 
 def cells_of(group: BlockGroup) -> tuple[Cells, dict[int, bytes]]:
-    """Return a few stripes that repeat, and the last one, by index."""
+    """Return a few full stripes, which the group repeats, and its last stripe. Each stripe has its
+    cells by index."""
     scheme = group.scheme
     full = encoded_group(scheme, STRIPES_DISTINCT * scheme.stripe_bytes).stripes
     rest_bytes = group.length_bytes % scheme.stripe_bytes
@@ -103,7 +104,7 @@ def write_many(cluster: EcCluster) -> None:
 def reconstruction(
     scheme: Scheme, write: Callable[[EcCluster], None], *, one_by_one: bool = False
 ) -> dict[str, int]:
-    """Rebuild one lost shard of the written data; return the coordinator's figures, and the
+    """Write data, and reconstruct one lost shard of it. Return the coordinator's figures, and the
     processor time of the datanodes.
     """
     with tempfile.TemporaryDirectory(prefix="suture-bench-ec-") as scratch:
@@ -143,8 +144,8 @@ def reconstruction(
 
 
 def parity_cpu_s(scheme: Scheme) -> tuple[float, float]:
-    """Return the processor time of verifying many small groups, with a call for each cell and with
-    combined cells; all in this process.
+    """Return the processor time of verifying the parity of many small groups: with one call per
+    cell, and with combined cells. All servers are in this process.
     """
     with tempfile.TemporaryDirectory(prefix="suture-bench-ec-") as scratch:
         cluster = EcCluster(Path(scratch), scheme, [])
@@ -175,7 +176,7 @@ def _verify(cluster: EcCluster, kind: type[Peer]) -> None:
 
 
 def cpu_ms(told: dict[str, int]) -> int:
-    """Return the processor time of both sides."""
+    """Return the processor time of the coordinator and the datanodes, in ms."""
     return told["cpu_ms"] + told["datanodes_cpu_ms"]
 
 

@@ -65,7 +65,7 @@ MIB_PER_GIB: Final = 1024
 
 
 class End:
-    """An end of the transfers, controlled by lines."""
+    """A process at one end of the transfers, which is controlled by lines."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -102,8 +102,8 @@ class End:
 
 
 class Series:
-    """The cost of the rounds of one kind of transfer: seconds, and processor seconds of
-    each end.
+    """The costs of all rounds of one kind of transfer: seconds, and processor seconds of both
+    ends.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Series:
         self.cpu_s: list[list[float]] = []
 
     def run(self, line: str, source: End, target: End) -> None:
-        """Run one transfer."""
+        """Run one transfer, and record its cost."""
         before = [end.ask("cpu")["s"] for end in (source, target)]
         self.taken_s.append(source.ask(line)["s"])
         after = [end.ask("cpu")["s"] for end in (source, target)]
@@ -129,7 +129,7 @@ class Series:
 
 
 def measures() -> list[Measure]:
-    """Measure both containers."""
+    """Measure pushes of the large container and of the container with small blocks."""
     parent = os.environ.get("BENCH_REPLICATE_FOLDER")
     second = os.environ.get("BENCH_REPLICATE_SOURCE", MEMORY)
     large_mib = int(os.environ.get("BENCH_REPLICATE_MIB", "1024"))
@@ -160,7 +160,8 @@ def prepare_large(folder: Path, large_mib: int) -> None:
 
 
 def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure]:
-    """Push the large container from either source, alternating with streams and the disk alone."""
+    """Measure pushes of the large container from both sources, alternating with bare streams and
+    with plain disk I/O."""
     own, near, bare, shared = Series(), Series(), Series(), Series()
     disk_s, cached_share = [], 0.0
     chunks = chunks_of(folder / "source", LARGE)
@@ -219,7 +220,7 @@ def large(source: End, other: End, folder: Path, large_mib: int) -> list[Measure
 
 
 def processor_times(which: str, own: Series, bare: Series, large_mib: int) -> list[Measure]:
-    """Return the cost per GiB at either end."""
+    """Return the measures of processor seconds per GiB at both ends."""
     pairs = zip(("source", "target"), own.median_cpu_s(), bare.median_cpu_s(), strict=True)
     return [
         Measure(
@@ -233,8 +234,8 @@ def processor_times(which: str, own: Series, bare: Series, large_mib: int) -> li
 
 
 def small(source: End, folder: Path, small_count: int) -> list[Measure]:
-    """Push the container of small blocks, each time to a new store, alternating with plain files
-    and tar.
+    """Measure pushes of the container with small blocks, each to a new store, alternating with
+    plain files and with tar.
     """
     own, plain_s, tar_s, peaks = Series(), [], [], []
     scans: list[tuple[dict[str, Any], dict[str, Any]]] = []  # of source and target
@@ -310,8 +311,8 @@ def peak_measures(which: str, peaks_mib: list[float]) -> list[Measure]:
 
 
 def copied_s(chunks: Path, copy: Path) -> float:
-    """Read the block files while as much is written to another file, both with direct I/O and one
-    thread each; return the time until the latter is durable.
+    """Read the block files, and at the same time write as many bytes to another file, with direct
+    I/O and one thread each. Return the seconds until the written file is durable.
     """
     files = sorted(chunks.iterdir())
     size_bytes = sum(file.stat().st_size for file in files)
@@ -341,7 +342,7 @@ def copied_s(chunks: Path, copy: Path) -> float:
 
 
 def created_s(folder: Path, count: int) -> float:
-    """Create this many small files and sync them; return the time."""
+    """Create `count` small files and sync them; return the seconds that this takes."""
     folder.mkdir()
     directory_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     data = os.urandom(SMALL_BYTES)
@@ -358,7 +359,8 @@ def created_s(folder: Path, count: int) -> float:
 
 
 def tarred_s(chunks: Path, folder: Path) -> float:
-    """Copy the block files through a pipe of tar and sync them; return the time."""
+    """Copy the block files with `tar -c | tar -x` and sync them; return the seconds that this
+    takes."""
     folder.mkdir()
     begun_s = time.perf_counter()
     with subprocess.Popen([TAR, "-C", chunks, "-c", "."], stdout=subprocess.PIPE) as packing:
@@ -379,12 +381,12 @@ def chunks_of(folder: Path, container_id: ContainerId) -> Path:
 
 
 def drop(chunks: Path) -> None:
-    """Drop the files from the page cache."""
+    """Drop the block files from the page cache."""
     for path in chunks.iterdir():
         drop_pages(path)
 
 
 def cached(chunks: Path) -> float:
-    """Return the share of the files that is in the page cache."""
+    """Return the share of the block files' bytes that is in the page cache."""
     pages = sum(cached_pages(path) for path in chunks.iterdir())
     return pages * PAGE_BYTES / max(1, sum(path.stat().st_size for path in chunks.iterdir()))

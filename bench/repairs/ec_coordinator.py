@@ -20,25 +20,26 @@ THREADS = 32
 
 
 class OneByOne(Peer):
-    """A datanode that is called for each cell separately, as before calls were combined."""
+    """Client of a datanode that makes one call per cell, as before several cells were combined in a
+    call."""
 
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Raise an error."""
+        """Raise RefusedError, so that the caller reads each chunk in a separate call."""
         del container_id, keys
         raise RefusedError(Code.MALFORMED_REQUEST, "no such method")
 
 
 def peak_bytes() -> int:
-    """Return this program's peak memory; `getrusage` would count its parent's before the exec."""
+    """Return this program's peak memory. `getrusage` would include its parent's before the exec."""
     found = re.search(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024
 
 
 def main() -> None:
-    """Carry out the command given as JSON on the command line."""
+    """Run the reconstruction that the first argument describes in JSON."""
     order = json.loads(sys.argv[1])
     peers: dict[str, Peer] = {}
     kind = OneByOne if order.get("one_by_one") else Peer

@@ -76,7 +76,7 @@ def scanned(store: ReplicaStore, container_id: str) -> dict[str, Any]:
 
 
 def told(word: str) -> dict[str, Any]:
-    """Answer the lines that all roles accept."""
+    """Return the answer to a line that all roles accept."""
     match word:
         case "clear":
             clear_peak()
@@ -149,7 +149,7 @@ def serve_sink() -> None:
 
 
 def run_source(folder: Path) -> None:
-    """Push on command."""
+    """Push replicas as the lines on stdin command."""
     store = open_store(folder, DATANODE)
     readers = ThreadPoolExecutor(THREADS)
     replicator = Replicator(
@@ -179,7 +179,7 @@ def run_source(folder: Path) -> None:
 
 
 def run_stream() -> None:
-    """Send on command."""
+    """Send bare streams as the lines on stdin command."""
     say({})
     for line in sys.stdin:
         match line.split():
@@ -190,7 +190,8 @@ def run_stream() -> None:
 
 
 def bare(address: str, size_bytes: int) -> float:
-    """Send this many bytes in messages of the same kind and size; return the time."""
+    """Send `size_bytes` in messages of the same kind and size as a push; return the seconds that
+    this takes."""
     data = memoryview(bytes(PART_BYTES))
     row = bytes(1024)
 

@@ -1,4 +1,4 @@
-"""rsync as a repair of files from a whole copy: a daemon that serves them, a client that fetches.
+"""Repairs files with rsync from an intact copy: a daemon serves the copy, and a client fetches.
 
 The client compares checksums of all files (--checksum), since damage changes neither size nor time,
 and writes deltas in place (--inplace). Its writes are synced once at the end, because its own
@@ -34,7 +34,8 @@ OWN_TIMES, WITH_CHILDREN = 2, 4  # fields of /proc/PID/stat that are summed
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The cost of one client run; `processor_s` of both ends, `wire_bytes` both ways."""
+    """The cost of one run of the client. `processor_s` is the sum of both ends, `wire_bytes` the
+    sum of both directions."""
 
     seconds: float
     processor_s: float
@@ -98,7 +99,7 @@ class RsyncDaemon:
         self._daemon.wait()
 
     def fetch(self, target: Path) -> Fetched:
-        """Make the files in `target` equal to the served ones."""
+        """Make the files in `target` equal to the served files with rsync; return the cost."""
         before_s = processor_s(self._daemon.pid, WITH_CHILDREN)
         words = [self._program, *OPTIONS, f"rsync://127.0.0.1:{self._port}/{MODULE}/", f"{target}/"]
         begun_s = time.perf_counter()

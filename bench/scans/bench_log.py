@@ -27,7 +27,8 @@ SHARE_MAX: Final = 1.0
 
 
 def measures() -> list[Measure]:
-    """Return the share of the log, and the cost of an entry; takes seconds on two cores."""
+    """Measure the log's share of a scan's CPU time, and the cost of an entry. This takes some
+    seconds."""
     chunk_count = SIZE_MIB * MIB // CHUNK_BYTES_DEFAULT
     with tempfile.TemporaryDirectory(prefix="suture-log-", dir=os.environ.get("TMPDIR")) as name:
         volume = Path(name) / "volume"
@@ -51,7 +52,8 @@ def measures() -> list[Measure]:
 
 
 def _round(tools: StoreScanDeps) -> tuple[float, float]:
-    """Scan once; return the CPU seconds of appends, and of everything."""
+    """Scan the container once; return the CPU seconds of appends to the log, and of the complete
+    scan."""
     spent_s: list[float] = []
     append = VerificationLog.append
 

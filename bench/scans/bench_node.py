@@ -68,7 +68,8 @@ def measures() -> list[Measure]:
 
 @contextmanager
 def agent_on(volume: Path, scan: str = "") -> Iterator[tuple[int, str, float]]:
-    """Run an agent; yield its pid and address once it listens, and the time that took."""
+    """Run an agent during the block; yield its process id, its address, and the seconds until it
+    listened."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as scratch:
         config = Path(scratch) / "agent.toml"
         config.write_text(
@@ -140,7 +141,7 @@ def idle(pid: int, when: str) -> list[Measure]:
 
 
 def settle(pid: int) -> None:
-    """Wait until the start-up work is done: every replica is checked once."""
+    """Wait until the agent's start-up work is done, in which every replica is checked once."""
     for _ in range(LOOKS_MAX):
         before_s = cpu_s(pid)
         time.sleep(LOOK_S)
@@ -149,14 +150,14 @@ def settle(pid: int) -> None:
 
 
 def far_window() -> str:
-    """Return a distant hour of the day: nothing is due, and the scans wait."""
+    """Return a scan window of one hour that begins twelve hours from now, so that no scan runs."""
     hour = (time.gmtime().tm_hour + 12) % 24
     return f"{hour:02}:00-{(hour + 1) % 24:02}:00"
 
 
 def fill(volume: Path) -> None:
-    """Create the missing closed replicas, several at once, and durable only at the end: a hundred
-    thousand times thirteen syncs take longer than the benchmark may.
+    """Create the missing closed replicas, several at once, with one sync at the end. Thirteen syncs
+    for each of a hundred thousand replicas would take longer than the benchmark may.
     """
     volume.mkdir(parents=True, exist_ok=True)
     options = StoreOptions(reserve_bytes=0)
@@ -193,7 +194,8 @@ def call_verified(volume: Path) -> None:
 
 
 def answer(words: list[str]) -> None:
-    """Run a command like an operator; a damaged or late datanode would be an error here."""
+    """Run a command as an operator does. Fail if its exit code reports a damaged or late
+    datanode."""
     subprocess.run(words, check=True, capture_output=True)
 
 
@@ -210,8 +212,8 @@ def children_cpu_s() -> float:
 
 
 def mapped_index_bytes(pid: int) -> int:
-    """Return the part of its resident memory that is page cache: pages of the mapped index, which
-    the kernel may reclaim at any time.
+    """Return the part of a process's resident memory that consists of pages of the mapped index.
+    These are page cache, which the kernel may reclaim at any time.
     """
     smaps = Path(f"/proc/{pid}/smaps").read_text()
     sizes_kib = re.findall(r"/data\.mdb\n(?:\w+: .*\n)*?Rss:\s+(\d+) kB", smaps)

@@ -48,7 +48,7 @@ CLIENT_READS_PER_S: Final = 100.0
 SETTLE_S: Final = 30.0
 TURN_S: Final = 6.0  # six of its some six hundred reads are slower than the p99
 PAIRS: Final = 9
-LEAD_S: Final = 1.0  # of each turn is not counted: reads of the turn before have to end
+LEAD_S: Final = 1.0  # not counted at the start of a turn, so that reads of the last turn end
 TURNS_IN_MEMORY: Final = 3
 MEMORY_TURN_S: Final = 4.0
 IDLE_TURN_S: Final = 1.5
@@ -61,7 +61,7 @@ AS_FAST_AS_IT_GOES: Final = f"volume_bytes_per_s = {16 * 1024 * MIB}\n"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A few seconds with or without the scan."""
+    """A period of a few seconds with or without the scan."""
 
     begun_s: float
     ended_s: float
@@ -69,7 +69,7 @@ class Turn:
 
     @property
     def bytes_per_s(self) -> float:
-        """Speed of the scan."""
+        """The speed of the scan during this period."""
         return self.scanned_bytes / (self.ended_s - self.begun_s)
 
 
@@ -86,7 +86,8 @@ def measures() -> list[Measure]:
 
 
 def beside_clients(folder: Path) -> list[Measure]:
-    """Measure clients' p99 beside a scan on a limited disk, pair by pair."""
+    """Measure the p99 of clients' reads during a scan on a limited disk, relative to the p99 in an
+    adjacent period without the scan."""
     reason = why_not()
     if reason:
         print(f"no limited disk: {reason}; measured on the simulated one only", file=sys.stderr)
@@ -140,7 +141,8 @@ def beside_clients(folder: Path) -> list[Measure]:
 
 
 def turns(agent: Agent, count: int, turn_s: float = TURN_S) -> list[tuple[Turn, Turn]]:
-    """Let the scan read and pause in alternation; return the pairs, the one with the scan first."""
+    """Resume and pause the scan alternately; return pairs of periods, in each the one with the scan
+    first."""
 
     def turn(*, reads: bool) -> Turn:
         (agent.resume if reads else agent.pause)()
@@ -164,7 +166,8 @@ def turns(agent: Agent, count: int, turn_s: float = TURN_S) -> list[tuple[Turn, 
 
 
 def p99_ratios(reads: Path, pairs: list[tuple[Turn, Turn]]) -> list[float]:
-    """Return, for each pair, the clients' p99 beside the scan divided by that without it."""
+    """Return, for each pair of periods, the clients' p99 with the scan divided by their p99 without
+    it."""
     whole_lines = reads.read_text().rpartition("\n")[0].splitlines()
     samples = [(float(at_s), float(took_s)) for at_s, took_s in map(str.split, whole_lines)]
 
@@ -265,7 +268,8 @@ def thread_or_process(folder: Path) -> list[Measure]:
 
 
 def resting() -> Turn:
-    """Let the clients read for a turn; the caller controls what else runs."""
+    """Wait for a period in which the clients read; return the period. The caller controls the other
+    work."""
     time.sleep(LEAD_S)
     begun_s = time.monotonic()
     time.sleep(MEMORY_TURN_S)

@@ -87,12 +87,12 @@ class Run:
 
     @property
     def cpu_s_per_gb(self) -> float:
-        """Processor seconds for each GB."""
+        """The processor seconds per GB."""
         return self.cpu_s / self.length_bytes * GB
 
     @property
     def bytes_per_s(self) -> float:
-        """Speed."""
+        """The speed of the run."""
         return self.length_bytes / self.wall_s
 
 
@@ -127,7 +127,8 @@ def compile_program() -> None:
 
 
 def against_c(volume: Path, large: list[Path]) -> list[Measure]:
-    """Measure processor time and speed of large chunks, two workers each."""
+    """Measure the processor time and the speed of scans of large chunks, compared with the C
+    program, with two workers each."""
     parent = joined_list(large)
     own, plain, folding = in_turns(
         lambda: run_own(volume, *LARGE, workers=2),
@@ -172,7 +173,8 @@ def against_c(volume: Path, large: list[Path]) -> list[Measure]:
 
 
 def small_chunks(volume: Path) -> list[Measure]:
-    """Measure as many bytes in chunks of 64 KiB as in chunks of 4 MiB, one worker each."""
+    """Measure the processor time of scans of 64 KiB chunks, compared with the same bytes in chunks
+    of 4 MiB, with one worker each."""
     own, large = in_turns(
         lambda: run_own(volume, FINE),
         lambda: run_own(volume, LARGE[0]),
@@ -191,12 +193,13 @@ def small_chunks(volume: Path) -> list[Measure]:
 
 
 def ratios(mine: list[Run], theirs: list[Run], number: Callable[[Run], float]) -> list[float]:
-    """Return one figure of each of our runs divided by theirs of the same round."""
+    """Return the ratios of a figure in the runs `mine` and `theirs`, with one value per round."""
     return [number(one) / number(other) for one, other in zip(mine, theirs, strict=True)]
 
 
 def small_blocks(volume: Path, chunks: Path) -> list[Measure]:
-    """Measure a container of 50,000 blocks of 10 KB, one worker each. Either bound suffices."""
+    """Measure scans of 50,000 blocks of 10 KB, compared with the C program, with one worker each.
+    One of the two bounds must hold."""
     own, plain = in_turns(
         lambda: run_own(volume, SMALL),
         lambda: run_c(chunks.parent, threads=1),
@@ -262,7 +265,7 @@ def against_checksummers(volume: Path, files: list[Path]) -> list[Measure]:
 
 
 def page_cache(volume: Path, files: list[Path]) -> list[Measure]:
-    """Measure what a scan leaves in the page cache, and whether it evicts anything."""
+    """Measure how much data a scan leaves in the page cache, and whether it evicts cached pages."""
     warm, cold = files[0], files[1:]
     for path in files:
         drop_pages(path)
@@ -282,7 +285,8 @@ def page_cache(volume: Path, files: list[Path]) -> list[Measure]:
 
 
 def flips(folder: Path) -> list[Measure]:
-    """Measure verdicts on bits that flip in memory, behind the system call, and on the medium."""
+    """Measure the verdicts on bits that are flipped in memory, in the results of system calls, and
+    on the disk."""
     stored = stored_replica(folder / "medium")
     spoilt = folder / "spoilt"
     spoilt.mkdir()
@@ -299,13 +303,13 @@ def flips(folder: Path) -> list[Measure]:
 
 
 def condemned(where: str, lies: Lies) -> Measure:
-    """Return how many good chunks were called corrupt: must be none."""
+    """Return a measure of the intact chunks with the verdict CORRUPT. The bound is 0."""
     name = f"CORRUPT for {lies.flip_count:,} flips {where}"
     return at_most(name, lies.verdicts[Verdict.CORRUPT], "verdicts", 0)
 
 
 def in_turns(*programs: Callable[[], Run], rounds: int) -> list[list[Run]]:
-    """Return the runs of each program, round by round; the order alternates."""
+    """Run each program once per round, in alternating order; return the runs of each program."""
     runs: list[list[Run]] = [[] for _ in programs]
     for index in range(rounds):
         order = list(zip(programs, runs, strict=True))
@@ -315,7 +319,8 @@ def in_turns(*programs: Callable[[], Run], rounds: int) -> list[list[Run]]:
 
 
 def joined_list(folders: list[Path]) -> Path:
-    """Write a list and the checksums of several containers; return the folder they are in."""
+    """Combine the file lists and checksums of several containers into one list and one file of
+    checksums; return the folder of both."""
     parent = folders[0].parents[1]
     lines: list[str] = []
     sums = b""
@@ -331,20 +336,20 @@ def joined_list(folders: list[Path]) -> Path:
 
 
 def run_own(volume: Path, *containers: ContainerId, workers: int = 1) -> Run:
-    """Run the agent's scan."""
+    """Run the agent's scan of containers in a separate process; return the cost."""
     module = scan_own.__name__
     return run_json(sys.executable, "-m", module, str(volume), str(workers), *map(str, containers))
 
 
 def run_c(folder: Path, *options: str, threads: int) -> Run:
-    """Run the C program over the list in that folder."""
+    """Run the C program over the file list in a folder; return the cost."""
     return run_json(
         str(C_PROGRAM), *options, "-t", str(threads), str(folder / LIST), str(folder / SUMS)
     )
 
 
 def run_json(*command: str) -> Run:
-    """Run a program that prints its cost; it must find no error."""
+    """Run a program that prints its cost as JSON; return the cost. Fail if it found an error."""
     ran = subprocess.run(command, check=True, capture_output=True, timeout=SUBPROCESS_TIMEOUT_S)
     fields = json.loads(ran.stdout)
     assert fields["wrong"] == 0, fields
@@ -352,7 +357,8 @@ def run_json(*command: str) -> Run:
 
 
 def run_checksummer(command: tuple[str, ...], files: list[Path]) -> Run:
-    """Run a program that reads files through the page cache, from which they are dropped before."""
+    """Drop files from the page cache, and run a program that reads them through the page cache;
+    return the cost."""
     for path in files:
         drop_pages(path)
     before, wall_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

@@ -33,7 +33,7 @@ from merkle.tree_codec import decode_tree, encode_tree
 
 BLOCK_COUNT: Final = 500_000
 CHUNK_BYTES: Final = 10_000  # half a million of them are a container of 5 GB
-LARGE_CHUNK_COUNT: Final = 1_280  # and so are this many of 4 MiB
+LARGE_CHUNK_COUNT: Final = 1_280  # of 4 MiB: also a container of 5 GB
 WINDOW_BYTES: Final = 16_384
 DIFFERENCE_COUNT: Final = 10
 CONTAINER: Final = ContainerId(1)
@@ -77,8 +77,8 @@ def one_chunk_row(block_id: BlockId, checksums: bytes) -> tuple[BlockId, bytes]:
 
 
 def damaged(rows: Rows) -> Rows:
-    """Return the rows of a peer that lost half of ten blocks and has other data in the
-    other half.
+    """Return the rows of a peer that differs in ten blocks: five are lost, and five have other
+    data.
     """
     hit = range(BLOCK_COUNT // 20, BLOCK_COUNT, BLOCK_COUNT // DIFFERENCE_COUNT)
     lost = {rows[index][0] for index in hit[::2]}
@@ -91,7 +91,7 @@ def damaged(rows: Rows) -> Rows:
 
 
 def building(rows: Rows) -> list[Measure]:
-    """Measure the build from rows, both algorithms, and its memory."""
+    """Measure building a tree from rows with both algorithms, and the memory for it."""
     taken = []
     for algorithm in Algorithm:
         built = partial(build_from_rows, rows, {}, algorithm=algorithm)
@@ -147,7 +147,7 @@ def coding(tree: Tree, encoded: bytes) -> list[Measure]:
 
 
 def large_chunks() -> list[Measure]:
-    """Measure the build of the other kind of container: few blocks of many large chunks."""
+    """Measure building the tree of a container with few blocks that have many large chunks."""
     rows = [large_row(BlockId(number + 1)) for number in range(LARGE_CHUNK_COUNT // 64)]
     ours = partial(build_from_rows, rows, {}, algorithm=Algorithm.XXH3_64)
     plain = partial(reference_tree.build, rows, {}, Algorithm.XXH3_64)
@@ -184,7 +184,8 @@ def against_plain(
     plain: Callable[[], object],
     ratio_min: float | None = None,
 ) -> list[Measure]:
-    """Return the time per block, and the ratio to the plain version."""
+    """Return the measures of the time per block, and of the plain version's time divided by
+    ours."""
     ours_s, plain_s = interleaved_medians(ours, plain, rounds=5)
     ratio = plain_s / ours_s
     if ratio_min is None:
@@ -210,16 +211,17 @@ def peak_of(action: Callable[[], T]) -> tuple[T, int]:
 
 
 def peak(name: str, peak_bytes: int, plain_peak_bytes: int | None = None) -> Measure:
-    """Return a memory peak per block."""
+    """Return the measure of a memory peak, in bytes per block."""
     plain = "" if plain_peak_bytes is None else f"{plain_peak_bytes / BLOCK_COUNT:,.0f}, plain"
     return Measure(name, peak_bytes / BLOCK_COUNT, "bytes/block", plain)
 
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Disable Python's cyclic collector, which penalises many live objects.
+    """Disable Python's cyclic garbage collector, whose cost grows with the number of live objects.
 
-    The agent runs with it on, as the other measures do; this shows its part of the ratio.
+    The agent runs with the collector enabled, and so do the other measures. The difference shows
+    how much of the ratio the collector causes.
     """
     gc.disable()
     try:

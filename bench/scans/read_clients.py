@@ -18,7 +18,7 @@ from suture.wire.clients.peer import Peer
 
 
 def main(address: str, container_id: ContainerId, thread_count: int, reads_per_s: float) -> None:
-    """Read until everything was read."""
+    """Run the threads until all chunks were read."""
     peer = Peer(address)
     chunks = [
         (block.block_id, chunk.offset)

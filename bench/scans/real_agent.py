@@ -25,7 +25,7 @@ class Agent:
     """An agent in a separate process; its background scan is controlled like by an operator."""
 
     def __init__(self, folder: Path, volume: Path, scan: str) -> None:
-        """`scan` is the content of the config section of that name."""
+        """Write the config of an agent. `scan` is the content of the config section [scan]."""
         config = folder / "agent.toml"
         config.write_text(
             f'[node]\nlisten = "127.0.0.1:0"\nscm = "{NOBODY}"\n'
@@ -54,7 +54,7 @@ class Agent:
         self._peer.control_scrub(pb.ControlScrubRequest(resume=True))
 
     def start(self, disk: LimitedDisk | None = None) -> None:
-        """Start it; on a limited disk if one is given."""
+        """Start the agent. If `disk` is given, limit its reads from this disk."""
         self.process.start()
         assert self.process.popen is not None
         if disk is not None:
@@ -62,7 +62,7 @@ class Agent:
         self._peer = Peer(self.address)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the agent."""
         self._peer.close()
         self.process.stop()
 
@@ -71,7 +71,7 @@ class Agent:
 def running(
     folder: Path, volume: Path, scan: str, disk: LimitedDisk | None = None
 ) -> Iterator[Agent]:
-    """Run an agent; it is stopped at the end."""
+    """Run an agent during the block, and yield it."""
     agent = Agent(folder, volume, scan)
     agent.start(disk)
     try:
@@ -84,8 +84,8 @@ def running(
 def clients(
     folder: Path, address: str, container: int, *, thread_count: int, reads_per_s: float
 ) -> Iterator[Path]:
-    """Run reading clients; yield the file with a line for each read, as `read_clients`
-    prints it.
+    """Run `read_clients` during the block. Yield the path of its output, which has a line for each
+    read.
     """
     path = folder / "reads"
     program = ("tools.demo.child", str(os.getpid()), "bench.scans.read_clients")

@@ -1,7 +1,7 @@
-"""A plain implementation of the tree: an object for each node, a dict for each diff.
+"""Reference implementation of the tree, with an object for each node and dicts for a diff.
 
-It is not slow on purpose: rows are unpacked straight into slotted nodes. The columns of
-`merkle.tree` are measured against it (bench_tree.py) and tested against it
+It is not intentionally slow: rows are unpacked directly into slotted objects. The columnar
+`merkle.tree` is compared with it in speed (bench_tree.py) and in results
 (tests/property/test_tree_laws.py).
 """
 
@@ -30,7 +30,7 @@ class BlockNode:
 
 @dataclass(slots=True)
 class PlainTree:
-    """The blocks by ascending id."""
+    """A tree: its algorithm, its root, and its blocks by ascending id."""
 
     algorithm: Algorithm
     root: int
@@ -75,13 +75,13 @@ def read_chunks(row: bytes, algorithm: Algorithm) -> list[Leaf]:
 
 
 def fold_leaf(algorithm: Algorithm, offset: int, length_bytes: int, checksums: bytes) -> int:
-    """Fold one chunk."""
+    """Return the checksum of one chunk, as in the leaf of a tree."""
     position = POSITION.pack(offset, length_bytes) if algorithm is Algorithm.XXH3_64 else b""
     return FOLDS[algorithm](position + checksums)
 
 
 def fold_block(algorithm: Algorithm, block_id: BlockId, chunks: list[Leaf]) -> int:
-    """Fold one block."""
+    """Return the checksum of one block, computed from its leaves."""
     leaves = [chunk.checksum for chunk in chunks]
     return FOLDS[algorithm](struct.pack(f">Q{len(leaves)}Q", block_id, *leaves))
 
@@ -92,7 +92,7 @@ COUNT = struct.Struct("<I")
 
 
 def encode(tree: PlainTree) -> bytes:
-    """Return the tree node by node."""
+    """Return the tree in encoded form, node by node."""
     parts = [COUNT.pack(len(tree.blocks))]
     for node in tree.blocks.values():
         parts.append(
@@ -106,7 +106,7 @@ def encode(tree: PlainTree) -> bytes:
 
 
 def decode(data: bytes, algorithm: Algorithm, root: int) -> PlainTree:
-    """Return the tree that `encode` was given."""
+    """Return the tree that was encoded by `encode`."""
     (count,) = COUNT.unpack_from(data)
     start = COUNT.size
     blocks = {}
@@ -189,7 +189,8 @@ def of_chunks(block_id: BlockId, mine: list[Leaf], theirs: list[Leaf]) -> list[D
 def of_chunk(
     mine: list[Leaf], here: Leaf | None, there: Leaf | None
 ) -> tuple[DifferenceKind | None, Leaf | None]:
-    """Return how one chunk differs, and the leaf of mine to show for it."""
+    """Return the kind of difference of one chunk (None if there is none), and my leaf to show for
+    it."""
     kinds = DifferenceKind
     if there is None:
         return kinds.ONLY_MINE, here

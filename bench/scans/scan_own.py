@@ -21,7 +21,7 @@ from scanner.scan_outcome import ScanOutcome
 
 
 def main(volume: Path, worker_count: int, containers: list[ContainerId]) -> None:
-    """Scan each container once."""
+    """Scan each container once with several workers, and print the cost."""
     store = open_store(volume)
     outcomes: list[ScanOutcome] = []
     buffers = [ReadBuffers() for _ in range(worker_count)]

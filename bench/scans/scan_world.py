@@ -1,7 +1,7 @@
 """Creates containers to scan on a real volume, which is then opened like any other.
 
-Files and rows are written in bulk, bypassing the store: through it, with one durable write per
-chunk, 50,000 blocks would take minutes. The result is the same as if the store had written it.
+Files and rows are written in bulk, bypassing the store. Through the store, with one durable write
+per chunk, 50,000 blocks would take minutes. The resulting volume is the same.
 """
 
 import os
@@ -51,7 +51,7 @@ def open_store(volume: Path, datanode_id: str = DATANODE) -> ReplicaStore:
 
 
 def copy_volume(volume: Path, copy: Path, datanode_id: str) -> None:
-    """Copy a volume for another datanode with the same replicas."""
+    """Copy a volume with all its replicas, as a volume of another datanode."""
     shutil.copytree(volume, copy)
     path = VolumeLayout(copy, CLUSTER).version
     version = decode_version(path.read_bytes(), path)
@@ -59,9 +59,10 @@ def copy_volume(volume: Path, copy: Path, datanode_id: str) -> None:
 
 
 def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
-    """Create a closed container of that shape; return the folder of its block files.
+    """Create a closed container with the given shape; return the folder of its block files.
 
-    A list of the files and the checksums of their windows are beside it, for the C program.
+    For the C program, a list of the files and a file with the checksums of their windows are
+    written beside this folder.
     """
     volume.mkdir(parents=True, exist_ok=True)
     store = open_store(volume)
@@ -88,8 +89,8 @@ def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
 
 
 def repeat(volume: Path, source: ContainerId, targets: Sequence[ContainerId]) -> None:
-    """Create closed containers with the blocks of another one, sharing its files: the same amount
-    to read past the page cache, in a fraction of the space.
+    """Create closed containers with the blocks of the container `source`, which share its files.
+    A scan must read all of them past the page cache, but they need little disk space.
     """
     store = open_store(volume)
     rows = list(store.view(source).block_rows())

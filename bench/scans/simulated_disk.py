@@ -1,10 +1,10 @@
 """Simulates the closed loop on a hard disk.
 
-The disk has one head, serves in order of arrival, and takes a seek and then a rate of bytes. Time
-is simulated, so the result is the same on every machine and shows the closed loop's behaviour, not
-this machine's disk. Clients read 64 KiB at random moments. The scan reads 4 MiB at a time, or the
-pieces that the pacer requests, paced by the real `scanner.scan_rate_control.Pacer`. Both latencies
-are of the same requests, with and without the scan; the worst of several seeds counts.
+The disk has one head, and serves requests in the order of their arrival. Each request takes a seek,
+and then time in proportion to its bytes. Time is simulated, so the result is the same on every
+machine. Clients read 64 KiB at random moments. The scan reads 4 MiB at a time, or the pieces that
+the pacer requests, paced by the real `scanner.scan_rate_control.Pacer`. The latencies of the same
+requests are compared with and without the scan, and the worst of several seeds counts.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ PACED = PaceLimits(floor_bytes_per_s=FLOOR_BYTES_PER_S)
 
 @dataclass
 class Disk:
-    """A disk with one head: a request waits for those before it."""
+    """A disk with one head: a request waits until all earlier requests are done."""
 
     free_at_s: float = 0.0
 
@@ -42,14 +42,14 @@ class Disk:
 
 @dataclass
 class Outcome:
-    """The result of a run, after the warm-up."""
+    """The result of a run, without the warm-up: the clients' latencies, and the scanned bytes."""
 
     latencies_s: list[float] = field(default_factory=list)
     scanned_bytes: int = 0
 
     @property
     def p99_s(self) -> float:
-        """The 99th percentile of the clients' reads."""
+        """The 99th percentile of the latencies of clients' reads."""
         return p99_of(self.latencies_s)
 
     @property
@@ -69,7 +69,8 @@ def arrivals(per_s: float, seed: int) -> list[float]:
 
 
 def run(clients_per_s: float, limits: PaceLimits | None, seed: int = 1) -> Outcome:
-    """Simulate clients, and beside them a scan with these limits, if any."""
+    """Simulate clients and, if `limits` is not None, a scan with these limits; return the
+    result."""
     disk, seen, outcome = Disk(), Latencies(), Outcome()
     pacer = Pacer(limits or UNPACED, seen, 0.0)
     scan_at_s = 0.0 if limits is not None else DURATION_S
@@ -102,12 +103,14 @@ def run(clients_per_s: float, limits: PaceLimits | None, seed: int = 1) -> Outco
 
 
 def ratio(seed: int, limits: PaceLimits) -> float:
-    """Return the clients' p99 beside a scan divided by that without one, of the same requests."""
+    """Return the clients' p99 with a scan, divided by the p99 of the same requests without a
+    scan."""
     return run(CLIENTS_PER_S, limits, seed).p99_s / run(CLIENTS_PER_S, None, seed).p99_s
 
 
 def simulated() -> list[Measure]:
-    """Return the scan's effect on clients, paced and unpaced, and its speed on an idle disk."""
+    """Measure the effect of a paced and of an unpaced scan on clients, and the speed of a paced
+    scan on an idle disk."""
     idle, most = run(0.0, PACED), run(0.0, UNPACED)
     share = idle.scan_bytes_per_s / most.scan_bytes_per_s
     beside = run(CLIENTS_PER_S, PACED).scan_bytes_per_s

@@ -1,4 +1,4 @@
-"""A client that reads chunks repeatedly, and prints how long each read took.
+"""A client that reads chunks repeatedly, and prints the duration of each read.
 
     python -m bench.scans.steady_reader ADDRESS CONTAINER RATE
 
@@ -17,7 +17,7 @@ from suture.wire.clients.peer import Peer
 
 
 def main(address: str, container_id: ContainerId, reads_per_s: float) -> None:
-    """Read until the end."""
+    """Read chunks until the process is killed."""
     moments = Random(1)  # noqa: S311 - moments, not secrets
     with Peer(address) as peer:
         chunks = [

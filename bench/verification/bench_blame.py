@@ -1,10 +1,10 @@
-"""Checks which suspects are named for known culprits: seeded clusters, as
+"""Checks that the blame analysis names the known culprits. Seeded clusters, as
 `tests/support/verification/culprits.py` draws them, go through the judge, the vote count and the
-statistic.
+statistics.
 
-Innocent clusters, in which nothing is damaged or everything equally, must lead to no names; of
-those with culprits all and only these must be named, in nearly all clusters. Precision and recall
-of each scenario are shown, too: docs/SPARK.md has them as a table.
+In innocent clusters, nothing is damaged, or everything equally; no suspect may be named. In nearly
+all other clusters, exactly the culprits must be named. Precision and recall of each scenario are
+shown, too; docs/SPARK.md has them as a table.
 
     BENCH_BLAME_SEEDS=10 make bench NAME=blame     fewer clusters than a hundred of each kind
 """
@@ -35,7 +35,7 @@ EXACT_MIN: Final = 95.0
 
 
 def measures() -> list[Measure]:
-    """Return how many innocents were named, and how exactly culprits were."""
+    """Measure how many innocent members were named, and how exactly the culprits were named."""
     found: list[Measure] = []
     for name, draw in INNOCENT.items():
         accused = sum(len(one.named) for one in _outcomes(name, draw))

@@ -29,7 +29,8 @@ CODES = (0, 2, 4)
 
 
 def measures() -> list[Measure]:
-    """Return seconds and rows of both, and how many rows differ."""
+    """Measure the verification on the Spark cluster and on this machine: seconds, rows, and the
+    number of different rows."""
     with tempfile.TemporaryDirectory(prefix="suture-cluster-") as name:
         root = Path(name)
         snapshot = _snapshot(root)
@@ -50,7 +51,8 @@ def measures() -> list[Measure]:
 
 
 def _snapshot(root: Path) -> Path:
-    """Return the generated cluster; it is kept in BENCH_SPARK_DIRECTORY, if set."""
+    """Return the path of the generated cluster's snapshot. If BENCH_SPARK_DIRECTORY is set, the
+    snapshot is kept there and used again."""
     kept = Path(os.environ.get("BENCH_SPARK_DIRECTORY", root))
     snapshot = kept / f"cluster-{CONTAINERS}"
     if not (snapshot / "manifest.json").is_file():
@@ -77,7 +79,8 @@ def _verified_s(
 def _process_s(
     arguments: Iterable[str], environment: Mapping[str, str], *, codes: Iterable[int]
 ) -> float:
-    """Return the duration of the command."""
+    """Run a Python module as a process; return its duration in seconds. Raise an error if its exit
+    code is not in `codes`."""
     started_s = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", *arguments],

@@ -30,7 +30,7 @@ from tests.support.verification.spark_cluster import tree
 
 LARGE = os.environ.get("BENCH_SPARK_CONTAINERS", "1000000")  # minutes on two cores
 WIDE = ("--nodes", "1000", "--bad-node", "40")
-"""A thousand nodes, one volume of which damages what it holds."""
+"""Options for a cluster of a thousand nodes, with one volume that damages its replicas."""
 
 HEALTHY: tuple[str, ...] = (
     *("--faults-per-million", "500", "--unscanned-per-million", "0", "--old-every", "0"),
@@ -54,7 +54,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The cost of a process, including all that it started."""
+    """The cost of a process, including all processes that it started."""
 
     seconds: float
     cpu_s: float
@@ -62,7 +62,8 @@ class Spent:
 
 
 def measures() -> list[Measure]:
-    """Return seconds, CPU seconds and memory, ratios to the floors, and the score of the faults."""
+    """Measure seconds, CPU seconds and memory, the ratios to the floors, and how many faults were
+    classified correctly."""
     steps = os.environ.get("BENCH_SPARK_STEPS", ",".join(SHAPES)).split(",")
     assert set(steps) <= set(SHAPES), f"BENCH_SPARK_STEPS: {steps} are not all of {list(SHAPES)}"
     found: list[Measure] = []
@@ -107,7 +108,8 @@ def _verified(snapshot: Path, out: Path) -> Spent:
 
 
 def _score(step: str, snapshot: Path, out: Path) -> list[Measure]:
-    """Return how many seeded faults were classified as seeded, and how many others were flagged."""
+    """Measure how many seeded faults were classified as seeded, and how many containers without a
+    fault were flagged."""
     health = f"{out}/health/*/*/*.parquet"
     query = f"""
         SELECT count_if(fault <> ''), count_if(fault <> '' AND coalesce(flags = expected_flags
@@ -130,7 +132,8 @@ def _score(step: str, snapshot: Path, out: Path) -> list[Measure]:
 
 
 def _snapshot(root: Path, step: str) -> Path:
-    """Return the generated cluster's directory; a kept one is not generated again."""
+    """Return the directory of the generated cluster's snapshot. An existing snapshot is used
+    again."""
     kept = Path(os.environ.get("BENCH_SPARK_DIRECTORY", root))
     shape = SHAPES[step]
     snapshot = kept / f"{step}-{shape[1]}"
@@ -160,8 +163,9 @@ def _process(arguments: Sequence[str], *, codes: Sequence[int]) -> Spent:
 
 
 def _sample(process: "subprocess.Popen[str]", most: list[int], cpu_s: dict[int, float]) -> None:
-    """Record the peak memory, and the last processor time of each process: Spark's Java outlives
-    the Python that started it, so no parent gets its time.
+    """Record the peak memory of all processes together, and the last processor time of each. The
+    kernel does not add the time of Spark's Java to a parent, because Java ends after the Python
+    process that started it.
     """
     while process.poll() is None:
         pids = tree(process.pid)

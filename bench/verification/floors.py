@@ -24,7 +24,7 @@ def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(name: str, directory: str, out: str) -> None:
-    """Run a floor."""
+    """Run the floor `name` on the snapshot in `directory`, and write its rows to `out`."""
     manifest = read_manifest(LocalStorage(directory))
     spark = open_session(row_count=sum(manifest.rows.values()))
     snapshot = open_snapshot(spark, directory)

@@ -1,4 +1,4 @@
-"""Scores a run: its health table against the truth of a generated cluster."""
+"""Scores a run of the verification: compares its table `health` with the seeded faults."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ EXAMPLES_MAX = 10
 
 
 def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
-    """Return, per seeded fault, how many containers were classified exactly as seeded.
+    """Return, for each kind of seeded fault, how many containers were classified exactly as seeded.
 
-    A container without a fault that got any flag, or a mismatch class, is a false positive.
+    A container without a seeded fault is a false positive if it has a flag or a mismatch class.
     """
     truth_address = f"{address_of(snapshot)}/truth"
     if not storage_of(truth_address, spark).listed():

@@ -30,7 +30,8 @@ AS_OF_MS: Final = 1_760_000_000_000
 MILLION: Final = 1_000_000
 
 _DAMAGED: Final = ("UNDER_REPLICATED", "ROOTS_DIFFER", "UNHEALTHY_REPLICA", "SCAN_FINDINGS")
-"""A damaged replica is no good copy any more: the container has one too few."""
+"""Flags of a container with a damaged replica. The damaged replica does not count as a copy, so the
+container is also under-replicated."""
 
 FAULTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     # what was done to a Ratis container: flags it must get, class it must get
@@ -54,10 +55,10 @@ RATIS_FAULTS: Final = tuple(FAULTS)[:9]
 EC_FAULTS: Final = tuple(FAULTS)[9:12]
 
 ROWS_PER_GROUP: Final = 100_000
-"""Rows of a row group, as the control plane has them in its snapshots."""
+"""Number of rows in a row group, as in the control plane's snapshots."""
 
 SLOTS: Final = 5
-"""Places a container's replicas may take: EC 3-2 needs five."""
+"""Maximum number of replicas of a container. EC 3-2 needs five."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,14 @@ class Shape:
     unscanned_per_million: int = 100_000
     faults_per_million: int = 5_000
     maintenance_every: int = 24
-    """Each so-many-th node is in maintenance; 0 for none."""
+    """Every n-th node is in maintenance, where n is this number; 0 = no node."""
     old_every: int = 16
-    """Each so-many-th node runs an older release with the other tree algorithm; 0 for none."""
+    """Every n-th node runs an older release with the other tree algorithm, where n is this number;
+    0 = no node."""
     bad_node: int = -1
-    """A node whose volume v2 damages what it holds; -1 for none."""
+    """Number of the node whose volume v2 damages its replicas; -1 = no node."""
     bad_per_million: int = 300_000
-    """Damaged replicas on that volume, per million."""
+    """Number of damaged replicas per million replicas on volume v2 of `bad_node`."""
 
     @property
     def node_count(self) -> int:
@@ -163,7 +165,7 @@ def _pick(shape: Shape, faults: tuple[str, ...]) -> Column:
 
 
 def _touches(every: int, shape: Shape) -> Column:
-    """Return whether one of the container's places is on every `every`-th node."""
+    """Return a column: True if one of the container's replicas may be on an `every`-th node."""
     if not every:
         return f.lit(False)
     places = [(f.col("first") + i) % shape.node_count % every == every - 1 for i in range(SLOTS)]
