@@ -52,10 +52,11 @@ class Place:
     environment: Mapping[str, str]
 
     def paths(self) -> set[str]:
-        """Return the files and directories of the results, which may change meanwhile."""
+        """Return the lasting files and directories of the results, which may change meanwhile."""
         found = pafs.FileSelector(f"{self.files.path}/out", allow_not_found=True, recursive=True)
         with suppress(FileNotFoundError):  # a directory was removed while it was listed
-            return {info.path for info in self.files.files.get_file_info(found)}
+            paths = {info.path for info in self.files.files.get_file_info(found)}
+            return {path for path in paths if "/_temporary" not in path}
         return set()
 
     def copied(self, to: Path) -> Path:
