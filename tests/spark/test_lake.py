@@ -1,16 +1,19 @@
-"""The tables of runs in a catalog of Apache Iceberg.
+"""The tables of runs in a catalog of Apache Iceberg and in one of Delta Lake.
 
-Its library is for Spark 4.0 and 4.1, of which a Python of its own is asked for:
+Their libraries are for older releases of Spark, of which a Python of its own is asked for:
 
-    python -m venv iceberg && iceberg/bin/pip install 'pyspark==4.1.*' './.[spark]' 'pandas<3'
-    SUTURE_ICEBERG_PYTHON=iceberg/bin/python pytest tests/spark/test_lake.py
+    python -m venv lake && lake/bin/pip install 'pyspark==4.1.*' './.[spark]' 'pandas<3'
+    SUTURE_ICEBERG_PYTHON=lake/bin/python pytest tests/spark/test_lake.py
+    python -m venv delta && delta/bin/pip install 'pyspark==4.0.*' './.[spark]' 'pandas<3'
+    SUTURE_DELTA_PYTHON=delta/bin/python pytest tests/spark/test_lake.py
 """
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +29,12 @@ from tests.support.verification.maven import class_path
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
 
 ROOT = Path(__file__).parents[2]
-POM = ROOT / "tests" / "support" / "verification" / "iceberg" / "pom.xml"
-RELEASES = ("4.0", "4.1")
-TABLES = "lake.suture.verify"
 STORY = """
 import json, sys
 from spark_verify import job
 
 told = {"codes": []}
+tables = sys.argv[2]
 for command in json.loads(sys.argv[1]):
     sys.argv[1:] = command
     try:
@@ -43,7 +44,7 @@ for command in json.loads(sys.argv[1]):
 from pyspark.sql import SparkSession
 spark = SparkSession.getActiveSession()
 for name in json.loads(sys.stdin.read()):
-    table = f"lake.suture.verify.{name}"
+    table = f"{tables}.{name}"
     told[name] = [
         [json.loads(row) for row in spark.sql(query).toJSON().collect()]
         for query in (f"SELECT * FROM {table}", f"DESCRIBE {table}")
@@ -52,42 +53,47 @@ print(json.dumps(told))
 """
 """All commands in one process, whose Java takes longest to start; then what is in the tables."""
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A format of tables, and how a session gets a catalog of it."""
 
-def python_of_iceberg() -> str:
-    """Return a Python whose Spark has a library of Iceberg's; skip the test without one."""
-    python = os.environ.get("SUTURE_ICEBERG_PYTHON", sys.executable)
-    asked = [python, "-c", "import pyspark; print(pyspark.__version__)"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    if not found.startswith(RELEASES):
-        pytest.skip(
-            f"Iceberg has no library for Spark {found or '(none)'}: SUTURE_ICEBERG_PYTHON names a "
-            f"Python with that of {' or '.join(RELEASES)}"
-        )
-    return python
+    kind: str
+    releases: tuple[str, ...]
+    """The releases of Spark for which the pom.xml names a library."""
+    tables: str
+    """Catalog and namespace."""
+    settings: Mapping[str, str]
+    """Settings of the session; {} is a directory of the test."""
 
+    def python(self) -> str:
+        """Return a Python whose Spark has a library of this format; skip the test without one."""
+        variable = f"SUTURE_{self.kind.upper()}_PYTHON"
+        python = os.environ.get(variable, sys.executable)
+        asked = [python, "-c", "import pyspark; print(pyspark.__version__)"]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+        if not found.startswith(self.releases):
+            pytest.skip(
+                f"{self.kind} has no library for Spark {found or '(none)'}: {variable} names a "
+                f"Python with that of {' or '.join(self.releases)}"
+            )
+        return python
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Run a program in that Python, whose sessions have a catalog `lake`."""
-    skip_without_java()
-    python = python_of_iceberg()
-    catalog = {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "hadoop",
-        ".warehouse": str(tmp_path / "warehouse"),
-    }
-    settings = [f"--conf spark.sql.catalog.lake{key}={value}" for key, value in catalog.items()]
-    jars = ["--jars", class_path(POM, tmp_path / "jars").strip().replace(":", ",")]
-    submit = " ".join([*jars, *settings, "--conf spark.ui.enabled=false", "pyspark-shell"])
-    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": submit, "PYTHONPATH": str(ROOT)}
-    environment |= {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment.pop("SPARK_HOME", None)
-
-    def started(commands: list[list[str]]) -> "subprocess.CompletedProcess[str]":
+    def run(self, place: Path, commands: list[list[str]]) -> "subprocess.CompletedProcess[str]":
+        """Run commands in that Python, whose sessions have the catalog."""
+        skip_without_java()
+        python = self.python()
+        pom = ROOT / "tests" / "support" / "verification" / self.kind / "pom.xml"
+        jars = class_path(pom, place / "jars").strip().replace(":", ",")
+        settings = {key: value.format(place) for key, value in self.settings.items()}
+        options = [f"--conf {key}={value}" for key, value in settings.items()]
+        submit = " ".join(["--jars", jars, *options, "--conf spark.ui.enabled=false"])
+        environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{submit} pyspark-shell"}
+        environment |= {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment["PYTHONPATH"] = str(ROOT)
+        environment.pop("SPARK_HOME", None)
         return subprocess.run(
-            [python, "-c", STORY, json.dumps(commands)],
+            [python, "-c", STORY, json.dumps(commands), self.tables],
             env=environment,
             input=json.dumps([*RESULTS]),
             capture_output=True,
@@ -95,12 +101,36 @@ def run(tmp_path: Path) -> Run:
             check=False,
         )
 
-    return started
+
+LAKES = (
+    Lake(
+        "iceberg",
+        ("4.0", "4.1"),
+        "lake.suture.verify",
+        {
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": "{}/warehouse",
+        },
+    ),
+    Lake(
+        "delta",
+        ("4.0",),
+        "spark_catalog.verify",
+        {
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.warehouse.dir": "{}/warehouse",
+            "spark.databricks.delta.snapshotPartitions": "1",
+        },
+    ),
+)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize("lake", LAKES, ids=lambda lake: lake.kind)
+def test_catalog_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, lake: Lake) -> None:
     """
     Row by row, with what columns mean; once, also where it was done again; and what --keep-runs
     removes goes there as well. A catalog that is none takes nothing from the result.
@@ -110,12 +140,12 @@ def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, r
         parts = [container(1, "R CLOSED 10", "C=7x2 C=9"), container(2, "R CLOSED 10", "C=7x2")]
         rows = gather([*parts, container(number, "R CLOSED 10", "C=7x3")])
         snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        command = [str(snapshot), "--out", str(out), "--run-id", str(number), "--catalog"]
-        commands.append([*command, TABLES])
+        command = [str(snapshot), "--out", str(out), "--run-id", str(number)]
+        commands.append([*command, "--format", lake.kind, "--catalog", lake.tables])
     again, kept = commands[1], ["2027", "2028"]
     last = [*commands.pop(), "--keep-runs", "2"]
 
-    done = run([*commands, again, last, [*last[:6], "nowhere.verify"]])
+    done = lake.run(tmp_path, [*commands, again, last, [*last[:8], "nowhere.verify"]])
 
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
@@ -132,7 +162,7 @@ def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, r
 
 
 def rows_of(out: Path, name: str, run_id: str) -> list[dict[str, Any]]:
-    """Return the rows of a run, as those of Iceberg are printed: without what is null."""
+    """Return the rows of a run, as those of a catalog are printed: without what is null."""
     files = [str(path) for path in (out / name / f"run_id={run_id}").rglob("*.parquet")]
     rows = pq.read_table(files, partitioning=None).to_pylist()
     return [

@@ -24,7 +24,7 @@ KNOWN: Final = {
     "the filter knows no numbers of this machine": "it is for x86-64 and AArch64",
     "podman": "a host may not be allowed to run containers",
     "there is no image": "the same",
-    "Iceberg has no library for Spark": "Iceberg follows Spark's releases months later",
+    "has no library for Spark": "formats of tables follow Spark's releases months later",
     "the whole set of real volumes is not here": "it is too large for the repository",
     "Go is not installed": "Debian's Go is older than gRPC needs",
     "the Go peer": "the same",
