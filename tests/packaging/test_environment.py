@@ -126,9 +126,11 @@ class TestMaking:
     """`make-environment`."""
 
     def test_environment_is_made_once(self, package: Package) -> None:
-        """The environment has the wheels and needs no network. A second run changes nothing."""
+        """The environment has the wheels and needs no network. A second run changes nothing. The
+        name is not random, because it is in the image."""
         first = package.made()
 
+        assert "1-a-1" == first.name
         assert first == package.made()
         assert str(first) == package.says(WHERE)
 

@@ -109,6 +109,7 @@ class TestArchive:
         config = json.loads(blobs[manifest["config"]["digest"]])
         [layer] = manifest["layers"]
         assert content == gzip.decompress(blobs[layer["digest"]])
+        assert bytes(4) == blobs[layer["digest"]][4:8], "the time of the compression"
         assert [f"sha256:{hashlib.sha256(content).hexdigest()}"] == config["rootfs"]["diff_ids"]
         assert ("1970-01-02T00:00:00+00:00", {"User": "1"}) == (config["created"], config["config"])
         for each in (named, manifest["config"], layer):
