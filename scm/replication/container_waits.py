@@ -78,7 +78,7 @@ class ContainerWaits(ControlComponent):
         has_work = container_id in self._manager.under or container_id in self._removals.over
         has_work = has_work or self._healing.is_due(container_id)
         if self._safe_mode.is_on and (has_work or self._manager.health_of(container_id)):
-            yield f"held by safe mode: {self._safe_mode.status().reason}"
+            yield f"held by safe mode: {self._safe_mode.reevaluate().reason}"
         if container is not None and container_id in self._manager.under:
             yield from self._missing(container)
         if container_id in self._removals.over and not commands:

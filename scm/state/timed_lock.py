@@ -17,15 +17,21 @@ class MeteredLock:
 
     def __init__(self, held: Callable[[float, float], object]) -> None:
         """`held` receives the seconds and the CPU time of each hold, after its end."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # so that a second `__enter__` of the holder returns
+        self._is_held = False
         self._held = held
         self._since_s = 0.0
         self._spent_s = 0.0  # CPU time of the holding thread before it took the lock
 
     def __enter__(self) -> None:
-        """Take the lock; wait without a limit."""
+        """Take the lock; wait without a limit. Raise RuntimeError if this thread holds the lock:
+        waiting for itself would stop the control plane."""
         spent_s = time.thread_time()
         self._lock.acquire()
+        if self._is_held:
+            self._lock.release()
+            raise RuntimeError("a call that holds the lock of the state takes it again")
+        self._is_held = True
         self._since_s = time.perf_counter()
         self._spent_s = spent_s
 
@@ -38,5 +44,6 @@ class MeteredLock:
         """Release the lock."""
         held_s = time.perf_counter() - self._since_s
         before_s = self._spent_s
+        self._is_held = False
         self._lock.release()
         self._held(held_s, time.thread_time() - before_s)
