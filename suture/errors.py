@@ -165,8 +165,8 @@ KINDS: Final[dict[Code, type[RefusedError]]] = {
 
 @contextmanager
 def by_kind() -> Iterator[None]:
-    """Convert errors of the body to the subclasses that callers distinguish, such as
-    KeyNotFound."""
+    """Raise each SutureError of the body as the subclass for its code, such as KeyNotFound, if
+    there is one."""
     try:
         yield
     except SutureError as error:

@@ -1,4 +1,4 @@
-"""Finds the keys that lose data if given containers are lost. Pure.
+"""Finds the keys that lose data if given containers are lost. No I/O.
 
 The functions scan all keys, because no index from containers to keys exists. Operators request this
 rarely. The scan works on immutable values, so no lock is held.
@@ -13,7 +13,7 @@ from scm.state.entities import Key
 
 @dataclass(frozen=True, slots=True)
 class AffectedKey:
-    """A key, and those of the given containers that have blocks of the key."""
+    """A key that has blocks in some of the given containers, with the ids of these containers."""
 
     name: str
     size_bytes: int

@@ -76,7 +76,7 @@ class _ClosePlan:
 
 @dataclass(eq=False)
 class ContainerCloser(ControlComponent):
-    """Closes containers. Callers of methods without a decorator must hold the lock."""
+    """Closes containers. Callers of methods without `@locked` or `@state_change` hold the lock."""
 
     _observer: ContainerStateUpdater
     _closes: CloseCommands

@@ -84,8 +84,8 @@ class _Watch:
 
 
 class DatanodeAdminMonitor(ControlComponent):
-    """Moves nodes out of service and back. Callers of methods without a decorator must hold the
-    lock."""
+    """Moves nodes out of service and back. Callers of methods without `@locked` or `@state_change`
+    hold the lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         super().__init__(basis)

@@ -1,4 +1,4 @@
-"""Rules for when a datanode may be switched off, and when it must not begin to leave. Pure.
+"""Rules for when a datanode may be switched off, and when it must not begin to leave. No I/O.
 
 A node that an operator decommissions goes from IN_SERVICE to DECOMMISSIONING. It becomes
 DECOMMISSIONED when every container is safe without it. For maintenance, it goes to
@@ -27,7 +27,8 @@ NAMED_MAX: Final = 5  # containers named in one message
 
 
 class DepartureCheck(StrEnum):
-    """A check of a departure, which its request may skip."""
+    """A check that the SCM makes before nodes leave service or go into maintenance. An operator's
+    request can skip it."""
 
     NODES = "nodes"  # enough datanodes stay for each scheme
     SOURCES = "sources"  # missing replicas can be copied or rebuilt

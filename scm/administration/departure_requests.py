@@ -77,8 +77,9 @@ class DepartureRequests(ControlComponent):
         return decisions
 
     def _assess(self, request: OpStateRequest) -> DepartureAssessment:
-        """Return the objections to a request and notes on it, computed from the replicas that the
-        containers of its nodes need elsewhere."""
+        """Return the objections to letting the nodes of a request leave, notes for the operator,
+        and the operational states at the start. Objections and notes are computed from the replicas
+        that other nodes would have to provide."""
         op_state = request.op_state
         with self.access.lock:
             service = self._service()

@@ -1,8 +1,8 @@
 """Computes which containers would be unreadable, or have too few replicas, without some nodes or
-volumes. Pure.
+volumes. No I/O.
 
-The module takes a batch of containers twice. On the batch as it is, it determines which replicas
-can serve reads, for certain and at best. On the batch without the targets, `health.judge`
+The module evaluates a batch of containers twice. First, it determines which replicas can serve
+reads now, for certain and at best. Then `health.judge` evaluates the batch without the targets, and
 determines the missing replicas and the health.
 
 A pending copy is assumed to fail. A replica certainly serves reads if all of these hold: its
@@ -60,7 +60,8 @@ class StopTargets:
 
 @dataclass(slots=True)
 class ImpactTotals:
-    """The predicted state, summed up page by page. Each list of ids has at most IDS_MAX ids."""
+    """Predicted numbers of unreadable, lost and under-replicated containers if the targets are off,
+    summed up page by page. Each list of ids has at most IDS_MAX ids."""
 
     container_count: int = 0
     already_count: int = 0
@@ -178,7 +179,8 @@ def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> Conta
 
 @dataclass(frozen=True, slots=True)
 class _ImpactBatch:
-    """A batch without pending copies, its current diagnosis, and the replicas that would be off."""
+    """A batch of containers without pending copies, the judge's diagnosis of it, and the replicas
+    that would be off."""
 
     batch: ContainerBatch
     found: Diagnosis
@@ -192,8 +194,8 @@ class _ImpactBatch:
         return self.batch.containers.container_id
 
     def name(self, mask: Bools, ids: list[int]) -> int:
-        """Append container ids of a mask to `ids`, up to IDS_MAX. Return the number of containers
-        in the mask."""
+        """Append the ids of the containers marked in `mask` to `ids`, up to IDS_MAX. Return the
+        number of marked containers."""
         ids += self.ids[mask][: IDS_MAX - len(ids)].tolist()
         return int(np.count_nonzero(mask))
 

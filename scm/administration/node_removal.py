@@ -236,7 +236,7 @@ def _already_removed(datanode_id: str) -> NodeDecision:
 
 def judge(losses: Mapping[str, RemovalLoss], *, is_forced: bool) -> list[NodeDecision]:
     """Return the decisions on a request to remove these nodes together, with the consequences.
-    Pure.
+    No I/O.
 
     Unless forced, no node may be removed while some container is readable only from these nodes.
     """

@@ -67,7 +67,8 @@ class InspectedContainer:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPut:
-    """The outcome for one put that was found on datanodes."""
+    """Result of recording a stored file (one put of a key) that was found on datanodes. `kept_as`
+    is the new name of the older of two puts of one key."""
 
     name: str
     code: str
@@ -76,7 +77,8 @@ class RecoveredPut:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCall:
-    """A portion of the findings of a recovery. `is_end` marks the last portion."""
+    """A portion of the containers, deletes and puts that `scm recover` found on datanodes. `is_end`
+    marks the last portion."""
 
     looked: Sequence[InspectedContainer]
     keys: Sequence[Key]

@@ -84,8 +84,8 @@ class StopImpactAnalyzer(ControlComponent):
         raise AssertionError("it is tried at least once")
 
     def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
-        """Check once. Return the impact, and True if no datanode's health changed during the
-        check."""
+        """Evaluate the question once. Return the impact, and True if no datanode's health changed
+        during the evaluation."""
         with self.access.lock:
             begun = self._begin(question)
         outlook = ImpactTotals()
@@ -210,7 +210,8 @@ class StopImpactAnalyzer(ControlComponent):
 def _answer(
     outlook: ImpactTotals, reasons: Sequence[str], keep_count: int
 ) -> tuple[StopAnswer, list[str]]:
-    """Return the answer with its reasons. Unknown facts take precedence over a no."""
+    """Return the answer with its reasons. If some facts are missing (`reasons`), the answer is
+    UNKNOWN, even if the known facts alone would give NO."""
     if reasons:
         return StopAnswer.UNKNOWN, list(reasons)
     if outlook.unreadable_count:

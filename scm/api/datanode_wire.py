@@ -60,7 +60,8 @@ _OUTCOME_STATES: Final = {scm_pb2.CommandStatus.State.Value(name): name for name
 
 
 def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
-    """Convert a datanode's registration."""
+    """Return a datanode's registration, converted from protobuf. Invalid volumes and starts are
+    left out and listed in `refused`."""
     refused: list[str] = []
     return Registration(
         datanode_id=parse_id(message.datanode_id, "datanode_id"),
@@ -81,7 +82,8 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
 
 
 def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbeat:
-    """Convert a heartbeat with all its reports."""
+    """Return a heartbeat with all its reports, converted from protobuf. Invalid parts are left out
+    and listed in `refused`."""
     datanode_id = sys.intern(parse_id(message.datanode_id, "datanode_id"))
     refused: list[str] = []
 

@@ -352,13 +352,14 @@ def flags_of_all(
     gone: Set[str] = frozenset(),
     needs: Needs | None = None,
 ) -> NDArray[np.int64]:
-    """Return `flags_of` for closed containers that wait for no datanode, computed from the columns
-    of their replicas. `replica_counts` are the counts of `WantedCounts.of`. Replicas on nodes in
-    `gone` do not count as present. `needs` are the needs of keys.
+    """Return `flags_of` for closed containers with an empty pipeline (no chosen datanode has yet to
+    report a replica), computed from the columns of their replicas. `replica_counts` are the counts
+    of `WantedCounts.of`. Replicas on nodes in `gone` do not count as present. `needs` are the
+    blocks and commits that keys need.
 
     The result is NOT_SAID for a container whose flags must be computed from its rows. Such a
-    container has no count, may lack needed blocks, or has trees of several algorithms, for which
-    the order of its replicas matters.
+    container has no required replica count, may lack needed blocks, or has trees of several
+    algorithms, for which the order of its replicas matters.
     """
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)

@@ -20,7 +20,7 @@ RECOVERED_KEY: Final = MessageMap(scm_pb2.RecoveredKey, RecoveredPut, key="name"
 
 
 def found_from(request: scm_pb2.RecoverFromRestoreRequest) -> RecoveryCall:
-    """Convert a portion of a recovery's findings."""
+    """Return a portion of a recovery's findings, converted from protobuf."""
     return RecoveryCall(
         _looked_from(request),
         _keys_from(request),
@@ -47,7 +47,8 @@ def _looked_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[InspectedCo
 
 
 def _keys_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[Key]:
-    """Convert the keys that were found; a name may occur more than once."""
+    """Return the keys that a recovery found, converted from protobuf; a name may occur more than
+    once."""
     _limit(len(request.keys), KEYS_MAX, "keys")
     return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
 

@@ -175,9 +175,10 @@ class ScmService:
     def ListOutcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
         """Return outcomes of commands, and the ids of pending commands.
 
-        The size of a response is limited. Outcomes beyond the limit are left out, and the caller
-        requests them again: their commands are not among the pending ones. To continue with older
-        outcomes, the caller passes the last returned id.
+        The size of a response is limited, and outcomes beyond the limit are left out. The caller
+        recognizes their commands, because they are neither in the outcomes nor pending, and
+        requests them again. To continue with older outcomes, the caller passes the last returned
+        id.
         """
         command_ids = wire.command_ids_from(request.command_ids)
         before_id = wire.before_id_from(request)

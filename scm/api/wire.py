@@ -172,7 +172,8 @@ def client_id_from(value: str) -> str:
 
 
 def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
-    """Convert the keys to commit. Reject repeated names and blocks."""
+    """Return the keys of a commit request, converted from protobuf. Reject a name or a block that
+    occurs twice."""
     keys = parse_each(messages, "keys", key_from, count_max=KEYS_MAX)
     names: set[str] = set()
     blocks: set[tuple[int, int]] = set()
@@ -227,7 +228,8 @@ def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
 
 
 def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
-    """Convert all rows of a plan, and check the plan's snapshot id and run id."""
+    """Return the rows of a plan, converted from protobuf. Reject an invalid snapshot id or run
+    id."""
     parse_name(message.snapshot_id, "snapshot_id")
     parse_name(message.run_id, "run_id")
     return parse_each(message.rows, "rows", _plan_row, count_max=PLAN_ROWS_MAX)
@@ -306,8 +308,8 @@ def _refuse_control_characters(value: str, where: str) -> None:
 
 
 def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
-    """Convert a key. Reject an invalid name, and blocks whose lengths do not add up to the key's
-    size."""
+    """Return a key, converted from protobuf. Reject an invalid name, and blocks whose lengths do
+    not add up to the key's size."""
     blocks = tuple(
         _key_block(block, f"{where}.blocks[{i}]") for i, block in enumerate(message.blocks)
     )

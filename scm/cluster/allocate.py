@@ -1,4 +1,4 @@
-"""Chooses nodes for a new container's replicas. Pure: nodes in, choice out.
+"""Chooses nodes for a new container's replicas. No I/O: nodes in, choice out.
 
 The criteria, in order: enough space; a node without a recent failure that a writer reported; the
 rack with the fewest replicas chosen so far; the least loaded node.

@@ -1,4 +1,4 @@
-"""A container at this moment: its replicas with their nodes, and its pending commands. Pure.
+"""A container at this moment: its replicas with their nodes, and its pending commands. No I/O.
 
 The judge (`health.judge`) evaluates containers. This module has the facts for the choice of copy
 targets.

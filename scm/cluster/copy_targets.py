@@ -1,4 +1,4 @@
-"""Chooses targets for copies of a replica. Pure: nodes in, choice out.
+"""Chooses targets for copies of a replica. No I/O: nodes in, choice out.
 
 `health.racks` decides whether replicas are on enough racks.
 """

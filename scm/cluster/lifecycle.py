@@ -1,4 +1,4 @@
-"""Container states from OPEN to CLOSED, driven by reports, and the close commands due. Pure.
+"""Container states from OPEN to CLOSED, driven by reports, and the close commands due. No I/O.
 
 - An OPEN container becomes CLOSING when its writes end, or when one of its replicas is no longer
   open.
@@ -207,8 +207,8 @@ def close_obstacle(
 
 
 def origins(container: Container, replicas: Sequence[Replica]) -> set[str]:
-    """Return the origins of the replicas that accept no more writes. For a shard, its index is the
-    origin."""
+    """Return the origins of the replicas that accept no more writes. The origin of a replica is the
+    datanode to which its writer wrote; the origin of a shard is its index."""
     seen = CLOSED_STATES | {ReplicaState.UNHEALTHY}
     return {
         str(r.replica_index) if container.scheme else r.origin_datanode_id or r.datanode_id

@@ -21,7 +21,8 @@ _log = structlog.get_logger("suture.scm")
 
 
 class AnchorKeeper(ControlComponent):
-    """Stores anchors. Callers of `record_heads` hold the control plane's lock."""
+    """Stores anchors (heads of verification logs). Callers of `record_heads` hold the control
+    plane's lock."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
@@ -30,7 +31,7 @@ class AnchorKeeper(ControlComponent):
     def record_heads(
         self, change: StateChange, datanode_id: str, volumes: Iterable[ReportedVolume]
     ) -> None:
-        """Keep the heads that a datanode reports, one per volume and day."""
+        """Store the log heads that a datanode reports, one per volume and day."""
         for volume in volumes:
             if volume.log_count and volume.volume_id:
                 self._record_anchor(change, datanode_id, volume)

@@ -1,4 +1,4 @@
-"""Settings that operators change at run time: pauses, rates and windows of work. Pure.
+"""Settings that operators change at run time: pauses, rates and windows of work. No I/O.
 
 A pause keeps queued commands of its work from being sent; commands that were sent continue. A rate
 is sent to the datanodes with each heartbeat. Outside its windows, work is paused.

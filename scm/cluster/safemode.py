@@ -137,7 +137,7 @@ def evaluate(
 
 class SafeMode(ControlComponent):
     """Safe mode of this process. Once it has ended, it begins again only if the state proves to be
-    outdated. Callers of methods without a decorator must hold the lock."""
+    outdated. Callers of methods without `@locked` or `@state_change` hold the lock."""
 
     def __init__(self, basis: DecisionContext, confirmed: Collection[str]) -> None:
         """`confirmed` is the set of nodes that have reported all their replicas since the start."""

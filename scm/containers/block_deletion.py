@@ -267,7 +267,8 @@ class BlockDeletion(ControlComponent):
             )
 
     def acknowledge(self, change: StateChange, outcome: CommandOutcome) -> None:
-        """Record the transactions that a datanode has executed."""
+        """Record that a datanode has executed the delete transactions that a command's outcome
+        lists. End the transactions that no other datanode must execute."""
         container_ids: dict[int, None] = {}
         for key in outcome.acknowledged:
             transaction = self._state.transactions.get(key)

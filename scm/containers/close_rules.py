@@ -1,5 +1,5 @@
 """Rules for closing a container without its last commits: the evidence, and the abandoned commits.
-Pure.
+No I/O.
 
 Normally a container closes by itself, because a closed replica has all commits
 (`scm.cluster.lifecycle`). This module decides if the only replica with the last commit is gone or

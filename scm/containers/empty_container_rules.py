@@ -1,4 +1,4 @@
-"""Rules for deleting a container as a whole, and for restoring it. Pure.
+"""Rules for deleting a container as a whole, and for restoring it. No I/O.
 
 A container is deleted when every replica reports that it is empty, no key needs anything in it, and
 no delete of blocks is pending. Its replicas are then deleted without force: each datanode checks

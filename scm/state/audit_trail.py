@@ -5,8 +5,8 @@
 - `closed_short`: a container was closed without its last commits.
 
 An entry is written when its change is durable. It contains only Suture's own ids and words, and the
-names of keys that lose a block, but no other data of clients, no address and no secret. Pure,
-except for `write`.
+names of keys that lose a block, but no other data of clients, no address and no secret. Only
+`write` does I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -234,8 +234,9 @@ def promised_counts(rows: Sequence[bytes]) -> list[int]:
 
 
 class ClosedContainerColumns(NamedTuple):
-    """Facts about closed containers that wait for no datanode, read from their rows: the positions
-    of the rows, the container ids, and their replica counts (NO_COUNT if erasure-coded)."""
+    """Facts about closed containers with an empty pipeline (no chosen datanode has yet to report a
+    replica): the positions of their rows, the container ids, and their replica counts (NO_COUNT if
+    erasure-coded)."""
 
     places: list[int]
     ids: list[int]
@@ -243,9 +244,9 @@ class ClosedContainerColumns(NamedTuple):
 
 
 def at_rest(rows: Sequence[bytes]) -> ClosedContainerColumns:
-    """Return the closed containers that wait for no datanode, of which there are millions, without
-    decoding their rows. A later decoding of these rows cannot fail. Raise DamagedRow if a row is
-    damaged.
+    """Return the closed containers with an empty pipeline (no chosen datanode has yet to report a
+    replica). Their rows are not decoded, because there are millions. A later decoding of these rows
+    cannot fail. Raise DamagedRow if a row is damaged.
 
     Most rows differ only in their digits. Their checksums are verified, so rows of the same form
     have their numbers at the same positions. One row of each form is decoded as a check.

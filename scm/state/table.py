@@ -108,7 +108,7 @@ class Table(Generic[K, V]):
         self._load_values(self._values_of(rows))
 
     def _load_values(self, values: Sequence[V]) -> None:
-        """Store values from disk, without notifications."""
+        """Store values from disk. Their containers are not recorded as changed."""
         for value in values:
             self.apply(self.key_of(value), value)
 

@@ -1,1 +1,1 @@
-"""Client that stores and reads files. Programs use `cluster_client` and `writer`."""
+"""Client that stores and reads files. Other programs use `client` and `async_client`."""

@@ -199,8 +199,8 @@ class Client:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Convert errors of the body to the subclasses that callers distinguish. If the client was
-        closed, raise the error for a closed client."""
+        """Raise each SutureError of the body as its public subclass, such as KeyNotFound, if it has
+        one. If the client was closed, raise the error for a closed client."""
         try:
             with by_kind():
                 yield

@@ -78,7 +78,8 @@ class GroupReader:
     def _data_of(
         self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
     ) -> Sequence[Data]:
-        """Return the data cells; compute those that are missing."""
+        """Return all data cells of a stripe, in the order of their indexes. Compute those that are
+        not in `cells`."""
         cells, made = self._rebuilder.complete(agreed, stripe, cells)
         return [
             cells[index] if index in cells else made[index][1]

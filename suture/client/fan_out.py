@@ -26,7 +26,7 @@ their callers."""
 Name = TypeVar("Name")
 
 Open = Callable[[Iterator[bytes], float], Any]
-"""Starts a call with these messages and a timeout in seconds; returns the call's future."""
+"""Function that starts a call with these messages and a timeout (s); returns its future."""
 
 
 class ReplicaStream:

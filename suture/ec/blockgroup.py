@@ -94,9 +94,10 @@ def resolve_group(
 
 
 def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int) -> bool:
-    """Return whether a shard has its cells of `group`. The shard's own record of the group's length
-    is `length_bytes`. It must equal the length of `group`, or be longer while `group` ends with a
-    whole stripe, because the parity of a partial stripe differs from that of a whole stripe."""
+    """Return whether a shard has its cells of `group`. `length_bytes` is the group's length in the
+    shard's own record. This length must equal that of `group`. It may be longer only if `group`
+    ends with a whole stripe, because the parity of a partial stripe differs from that of a whole
+    one."""
     is_part = (
         length_bytes > group.length_bytes and not group.length_bytes % group.scheme.stripe_bytes
     )
@@ -125,8 +126,8 @@ def group_length_bytes(block: BlockData) -> int | None:
 
 
 def longest_of_enough(scheme: Scheme, lengths_bytes: Collection[int]) -> int:
-    """Return the longest of the given lengths that at least `data_count` shards have. If there are
-    fewer than `data_count` lengths, return the longest one."""
+    """Return the greatest length that at least `data_count` of the given lengths reach. If there
+    are fewer than `data_count` lengths, return the greatest one."""
     ordered = sorted(lengths_bytes, reverse=True)
     return ordered[scheme.data_count - 1 if len(ordered) >= scheme.data_count else 0]
 

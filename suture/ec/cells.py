@@ -1,5 +1,5 @@
-"""Cells as chunks. A chunk has window checksums of the type that the writer used. All cells of a
-stripe are compared with the stripe checksum that the writer recorded."""
+"""Describes cells of a stripe as chunks, with window checksums of the type that the writer used.
+Compares all cells of a stripe with the stripe checksum that the writer recorded."""
 
 from collections.abc import Mapping
 

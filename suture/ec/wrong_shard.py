@@ -19,7 +19,7 @@ from suture.ec.cell_codec import Cell, padded, rebuild
 from suture.ec.geometry import BlockGroup
 
 Proof = Callable[[Mapping[int, Cell]], bool]
-"""Returns whether all cells of a stripe, by index, match the checksum that the writer recorded."""
+"""Function that returns True if all cells of a stripe, by index, match the recorded checksum."""
 
 
 @dataclass(frozen=True, slots=True)

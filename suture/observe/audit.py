@@ -4,8 +4,9 @@
 
 The audit log goes to its own file, or to stderr beside the process log, whatever the log level.
 When the file is full it is rotated (audit.jsonl, audit.jsonl.1, ...) and the oldest file is
-removed. An external tool may also rotate the file by renaming it. Only refusals may be dropped.
-Otherwise callers without permission could push relevant entries out of the files.
+removed. An external tool may also rotate the file by renaming it. Entries of refused calls are
+limited in rate, and those beyond the limit are dropped. Otherwise callers without permission could
+push relevant entries out of the files. All other entries are written.
 """
 
 import json

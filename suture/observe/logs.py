@@ -67,9 +67,10 @@ class RateLimitProcessor:
 
 
 class _StderrSink:
-    """Stderr at the time of logging. If a line cannot be written (full disk, closed pipe), the sink
-    counts it and returns, so that the logging call or worker continues. The next line that succeeds
-    reports the count. The count is approximate, because threads may race for it."""
+    """File object that writes to the `sys.stderr` of the moment. If a line cannot be written (full
+    disk, closed pipe), the sink counts the line and returns, so that the logging call or worker
+    continues. The next line that succeeds reports the count. The count is approximate, because
+    threads may race for it."""
 
     def __init__(self) -> None:
         self._lost_count = 0

@@ -57,7 +57,7 @@ returns when more work may follow, or at once if the second argument returns Tru
 
 
 def together(*paces: Pace) -> Pace:
-    """Return a pace that waits for each of `paces`, one after the other."""
+    """Return a rate limiter (`Pace`) that waits for each of the rate limiters `paces` in turn."""
 
     def pace(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
         for one in paces:

@@ -23,13 +23,14 @@ JSON: Final = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annota
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """The values of the options."""
+    """The values of --scm and --json for the running command."""
 
     scm: str = SCM_DEFAULT
     as_json: bool = False
 
 
-_chosen: ContextVar[CommonOptions] = ContextVar("chosen", default=CommonOptions())  # noqa: B039 - it is frozen
+# The default is frozen, so it is safe to share.
+_chosen: ContextVar[CommonOptions] = ContextVar("chosen", default=CommonOptions())  # noqa: B039
 
 
 def scm_address() -> str:

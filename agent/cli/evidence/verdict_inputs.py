@@ -49,7 +49,8 @@ class JudgedReplica:
 
     @cached_property
     def blocks(self) -> list[BlockData]:
-        """Readable rows by block id. Raise SutureError if they cannot be fetched."""
+        """Block records that the datanode can read, by block id. Raise SutureError if they cannot
+        be fetched."""
         return self.peer.blocks_of(self.container_id)
 
     def findings_document(self) -> dict[str, object]:

@@ -70,10 +70,11 @@ def verify_log(
 
 
 def anchors_of(path: Path, files: Files) -> list[Head]:
-    """Return the heads of a log that the control plane has stored.
+    """Return the heads of the log at `path` that the SCM has stored. A head is the number and the
+    hash of a log's last entry at some time.
 
-    Raise RefusedError(INELIGIBLE) if the log names no volume or several, or if the control plane
-    has none of its heads.
+    Raise RefusedError(INELIGIBLE) if the log names no volume or several, or if the SCM has stored
+    none of its heads.
     """
     owners = {
         (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))

@@ -115,7 +115,7 @@ def fetch_status_with_last_pass(peer: Peer) -> Told:
 
 
 def wear_rank(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[bool, bool, int, bool]:
-    """Return a sort key. In ascending order, the disk to replace next comes last."""
+    """Return the sort key of a volume. In ascending order, the disk to replace first comes last."""
     return volume.failed, bool(scan.check), scan.last_pass.found_count, bool(volume.slow)
 
 

@@ -35,8 +35,8 @@ class ClientCalls:
         """Allocate one block per size to a writer, in order. `names` are the new keys of the
         blocks.
 
-        `scheme` is the erasure code of the containers; the replicas of such a container are in
-        index order.
+        `scheme` is the erasure code of the containers; "" for full copies. The datanodes of an
+        erasure-coded block are in the order of their shard indexes.
         """
         self._refuse_in_safe_mode("no block is allocated")
         containers_before = {

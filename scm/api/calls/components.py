@@ -56,8 +56,8 @@ from suture.wire.server.authorization import Audit, NullAudit
 
 
 class ControlPlaneComponents:
-    """The control plane's components. Callers of methods without a decorator must hold the lock
-    (`scm.state.state_access`).
+    """The control plane's components. Callers of methods without `@locked` or
+    `@state_change` hold the lock (`scm.state.state_access`).
     """
 
     def __init__(

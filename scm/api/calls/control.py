@@ -192,11 +192,11 @@ class ControlPlane(ControlPlaneComponents):
 
     @locked
     def pop_changed_nodes(self) -> list[str]:
-        """Return the nodes that joined, left or changed since the last call.
+        """Return the nodes that joined, left or changed since the last call, for a Spark round.
 
-        Return an empty list while containers wait for commands, because the needs of the nodes'
-        containers are then known already. This delay ends after one check interval, because some
-        containers may wait forever.
+        Return an empty list while containers wait for copies or deletes, so that the round starts
+        after this work. This delay ends after one check interval, because some containers may wait
+        forever.
         """
         first_s = min(self.changed_nodes.values(), default=0.0)
         is_early = self.clock.monotonic_s() - first_s < self.options.check_interval_ms / 1000

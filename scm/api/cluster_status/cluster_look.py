@@ -1,4 +1,4 @@
-"""The facts from which the verdict on the cluster is computed. Pure."""
+"""The facts from which the verdict on the cluster is computed. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sums of the figures that datanodes report, by rack and in total. Pure."""
+"""Sums of the figures that datanodes report, by rack and in total. No I/O."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -51,7 +51,7 @@ class CompletionRate:
 
 
 class CommandProgress:
-    """Counts outcomes. Callers hold the control plane's lock."""
+    """Counts the outcomes of commands by kind. Callers hold the control plane's lock."""
 
     def __init__(self, now_s: float) -> None:
         self._started_at_s = now_s

@@ -66,8 +66,8 @@ def history(past: StatusHistoryData, now_ms: int) -> dict[str, object]:
 def _ribbon(
     samples: Sequence[StatusSample], begin_ms: int
 ) -> list[tuple[DataVerdict, float, float]]:
-    """Return periods of one verdict as (verdict, position, width), with gaps where nothing was
-    recorded."""
+    """Return a (verdict, position, width) for each period with one verdict. Position and width are
+    in units of the chart, which is WIDTH wide. Hours without a sample are gaps."""
     runs: list[tuple[DataVerdict, int, int]] = []
     for sample in samples:
         stop_ms = sample.at_ms + HOUR_MS

@@ -1,4 +1,4 @@
-"""Ranks datanodes and volumes by urgency, for pages that cannot show all. Pure."""
+"""Ranks datanodes and volumes by urgency, for pages that cannot show all. No I/O."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Decides which commands may be sent now, and which have waited too long. Pure.
+"""Decides which commands may be sent now, and which have waited too long. No I/O.
 
 `scm.cluster.commands.loads` counts the loads. Reconciles have their own limit and yield to
 replications, so that the repair of a difference never delays the replacement of a missing replica.

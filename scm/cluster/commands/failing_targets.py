@@ -25,7 +25,8 @@ class FailingTargets:
         self._failed_at_s: dict[int, dict[str, float]] = {}
 
     def record_outcome(self, command: PendingCommand, outcome: CommandOutcome) -> None:
-        """Record a failure; a success removes it."""
+        """Record the time if a command failed for its target datanodes. If the command succeeded,
+        remove the recorded failures of these datanodes for its container."""
         targets = {command.target_id, *(datanode_id for _, datanode_id in command.shards)} - {""}
         if outcome.state is OutcomeState.FAILED and targets:
             failed = self._failed_at_s.setdefault(command.container_id, {})

@@ -1,4 +1,4 @@
-"""Computes the load of each datanode and chooses the datanode that gets more work. Pure.
+"""Computes the load of each datanode and chooses the datanode that gets more work. No I/O.
 
 The load of a kind is the sum of three numbers: the commands that the datanode last reported, those
 sent with the answer to that report, and those still queued for it. If the number of all sent and

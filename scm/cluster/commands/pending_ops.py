@@ -231,8 +231,8 @@ class PendingOps:
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
     def _waits(self, command: PendingCommand) -> bool:
-        """Return True if a reconcile of the majority must wait for the reconciles of the minority,
-        so that one replica remains free as a source."""
+        """Return True if a reconcile must wait for other reconciles of its container. The replicas
+        whose root is in the minority are reconciled first, and read from the others meanwhile."""
         return command.is_second and any(
             other.kind is CommandKind.RECONCILE and not other.is_second
             for other in self._state.commands.of_container(command.container_id)

@@ -1,4 +1,4 @@
-"""Chooses the replicas to move so that nodes are about equally full. Pure: facts in, moves out.
+"""Chooses the replicas to move so that nodes are about equally full. No I/O: facts in, moves out.
 
 The rules are those of the balancers of HDFS and Ozone. A node is too full if its used share exceeds
 the cluster's by more than a threshold, and too empty in the opposite case. A move goes from a node

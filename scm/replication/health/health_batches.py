@@ -125,8 +125,8 @@ class HealthBatchBuilder(ControlComponent):
         )
 
     def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
-        """Return a tuple for each replica that a pending command concerns: the index of its
-        container in `ids`, and the three values of `op_rows`."""
+        """Return (index of the container in `ids`, word of `OPS`, datanode id, replica index) for
+        each replica that a pending command concerns."""
         commands, concerned = self._state.commands, self._state.commands.by_container
         return [
             (i, *row)

@@ -46,7 +46,8 @@ class HealthRow:
     doubts: Mapping[str, str] = field(default_factory=dict)  # objections to sources
 
     def objection_text(self, *source_ids: str) -> str:
-        """Return a text with the objections to these sources; empty if there are none."""
+        """Return a text with the objections to using these datanodes as sources; empty if there are
+        none."""
         found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
         return f"; no better source than {'; '.join(found)}" if found else ""
 
@@ -76,7 +77,7 @@ def losses_without(
     batch: ContainerBatch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
 ) -> list[DepartureImpact]:
     """Return the effect on each container if some nodes leave or go into maintenance, in ascending
-    order. Pure."""
+    order. No I/O."""
     after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
     return losses(after, locked_out(view(batch), batch.nodes.among(datanode_ids)))
 
@@ -84,7 +85,7 @@ def losses_without(
 def as_if_told(
     batch: ContainerBatch, datanode_ids: Collection[str], op_state: OpState
 ) -> ContainerBatch:
-    """Return the batch as it would be if some nodes had another operational state. Pure."""
+    """Return the batch as it would be if some nodes had another operational state. No I/O."""
     nodes, is_named = batch.nodes, batch.nodes.among(datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
     told = replace(
@@ -97,7 +98,7 @@ def as_if_told(
 
 def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
     """Return the effect on each container. `after` is the diagnosis with the nodes leaving.
-    `is_locked` marks the containers that would be unreadable if the nodes were off. Pure."""
+    `is_locked` marks the containers that would be unreadable if the nodes were off. No I/O."""
     actions = plan(scene_of(after))
     copied, rebuilt = (
         np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])

@@ -175,8 +175,8 @@ class OverReplicatedProcessor(ControlComponent):
 
 def is_kept(container: Container, replica: Replica) -> bool:
     """Return True if a replica must not be removed, because it is being made, or because it has all
-    commits and may still be closed. The judge does not know this of a replica that cannot be
-    loaded."""
+    commits and may still be closed. The judge does not make this check for a replica that cannot be
+    loaded, so the caller makes it."""
     may_close = replica.state is ReplicaState.QUASI_CLOSED and not container.scheme
     may_close &= replica.bcsid >= container.sequence_id
     return may_close or replica.state is ReplicaState.RECOVERING

@@ -85,12 +85,10 @@ class AutoReconcile(ControlComponent):
         return bool(portion)
 
     def _order(self, change: StateChange, container_id: int) -> bool:
-        """Order one reconcile. Return False if the order must be retried although the replicas do
-        not change.
-
-        A container that may not be reconciled has no targets. It is due again when a replica or the
-        health of a node changes.
-        """
+        """Order one reconcile. Return True if the container needs no further try before a replica
+        or the health of a node changes. Return False if the container must be tried again without
+        such a change, because deletes are pending, the last reconcile was too recent, or the
+        datanode is busy."""
         if self._cases.has_unacknowledged_deletes(container_id):
             return False
         participants = self._reconciles.participants(container_id)

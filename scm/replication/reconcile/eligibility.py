@@ -1,4 +1,4 @@
-"""Decides whether a container may be reconciled, and which replicas take part. Pure.
+"""Decides whether a container may be reconciled, and which replicas take part. No I/O.
 
 The order of the checks is Ozone's. The words are those of the judge
 (`health.reconcile_eligibility`), which evaluates millions of containers. This module evaluates one

@@ -1,4 +1,4 @@
-"""Checks plan rows from the Spark job against the current state. Pure.
+"""Checks plan rows from the Spark job against the current state. No I/O.
 
 A plan is based on a snapshot. Since the snapshot, replicas may appear, disappear, change state and
 get new trees. A row is applied only if its container looks exactly as in the plan. The differences

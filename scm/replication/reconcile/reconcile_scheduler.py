@@ -74,7 +74,7 @@ class ReconcileScheduler(ControlComponent):
         """Order a reconcile of a container for a plan, unless the last one was too recent or too
         many had no effect.
 
-        `why` replaces the plan's reason when the control plane orders it itself. An excluded
+        If the control plane orders the reconcile without a plan, `why` is its reason. An excluded
         replica gets no order, but peers may still read verified data from it.
         """
         container_id = row.container_id

@@ -134,7 +134,8 @@ class NodeReplicas:
         return len(self.ids)
 
     def find(self, container_ids: Ids) -> Slots:
-        """Return the slots of these containers' replicas on the datanode; NOBODY if it has none."""
+        """Return, for each of these containers, the slot of its replica on the datanode; NOBODY (0)
+        if the datanode has no replica of the container."""
         places, is_here = self._places(container_ids)
         slots = np.zeros(len(container_ids), np.int64)
         slots[is_here] = self.slots[places[is_here]]

@@ -260,8 +260,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             yield self._replica(packed, at)
 
     def _append(self, datanode_id: str, rows: Rows) -> None:
-        """Append replicas that are not present, in ascending order of containers, without
-        notifications."""
+        """Append replicas that are not present, in ascending order of containers. The containers
+        are not recorded as changed."""
         slots = self._arena.allocate(len(rows))
         self._arena.write(slots, rows)
         self._chains.link(rows["container_id"], slots)

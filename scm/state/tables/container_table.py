@@ -113,7 +113,8 @@ class ContainerTable(Table[int, Container]):
         return [number for number in container_ids if number not in known]
 
     def at_rest(self, container_ids: Iterable[int]) -> list[int]:
-        """Return the ids among these of containers that are closed and wait for no datanode."""
+        """Return the ids among these of closed containers with an empty pipeline (no chosen
+        datanode has yet to report a replica)."""
         get, closed = self._stored.get, ContainerState.CLOSED
         return [
             number

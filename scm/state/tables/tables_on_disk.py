@@ -68,4 +68,4 @@ class OutcomeTable(Table[int, CommandOutcome]):
 
 
 _FORGOTTEN: Final = CommandOutcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
-"""Stands for an outcome whose body is only on disk."""
+"""Placeholder for an outcome whose body is only on disk."""

@@ -72,8 +72,9 @@ class CellRebuilder:
 
     def _computed(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, Cell]) -> Made:
         """Compute the missing wanted cells. If the writer recorded a stripe checksum, also compute
-        the cells of shards that no source has, because the checksum covers all cells. For other
-        missing cells, the checksum needs only their block records."""
+        the cells of shards that no source has, because the checksum covers all cells. Cells that a
+        source has need not be computed for this, because their checksums are in its block
+        records."""
         group, scheme = agreed.group, self._sources.scheme
         computed = set(self._wanted)
         if agreed.stripe_checksums:

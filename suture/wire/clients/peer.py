@@ -97,7 +97,8 @@ class Peer(BlockPeer, ShardWriter):
         read: Callable[[Iterator[pb.HashesPage]], T],
         meter: TransferCost | None,
     ) -> T:
-        """Request pages of a tree and return the result of `read`."""
+        """Request pages of a tree, pass them to `read`, and return its result. Retry if the call
+        fails."""
 
         def ask() -> T:
             return read(self._pages(request, meter))

@@ -61,7 +61,7 @@ class RetriedCall(ScmCall[Request, Answer]):
 
 
 class ScmClient:
-    """An SCM. The connection is opened on first use. Thread-safe."""
+    """Client of one SCM. The connection is opened on first use. Thread-safe."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class ScmClient:
         *,
         waits: Callable[[SutureError], None] = lambda _: None,
     ) -> pb.ExportSnapshotResponse:
-        """Write a snapshot of the state. Retry while another snapshot is being written. `waits`
-        receives the first refusal."""
+        """Make the SCM write a snapshot of its state, and return its response. Retry while the SCM
+        is writing another snapshot. `waits` receives the first refusal."""
 
         def once() -> pb.ExportSnapshotResponse:
             answer: pb.ExportSnapshotResponse = call(

@@ -196,8 +196,8 @@ def caller_of(context: grpc.ServicerContext) -> Caller:
 
 
 def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
-    """Raise RefusedError unless `rule` allows the caller. A caller without a certificate is
-    allowed."""
+    """Raise RefusedError if the caller's certificate has expired, has no role, or has no role that
+    `rule` allows. A caller without a certificate (plaintext) is always allowed."""
     identity = caller.identity
     if identity is None:
         return
