@@ -146,8 +146,8 @@ class ContainerCloser(ControlComponent):
 
     @state_change
     def end_all_writes(self, change: StateChange) -> None:
-        """Close the containers that were open at the time of a backup, because their writers no
-        longer use them."""
+        """Close the open containers of a restored state. Their writers were connected at the time
+        of the backup and no longer use them."""
         for container in self._state.containers.open_all():
             self._writers.end(change, container, "the control plane was restored")
 
@@ -310,8 +310,9 @@ class ContainerCloser(ControlComponent):
         return judged(max((block.bcsid for block, _name in behind), default=0))
 
     def _has_waited(self, container_id: int, short: Closure) -> bool:
-        """Return True if lost commits have had one check interval to reappear, or if all origins
-        are seen, so that no further commit can appear."""
+        """Return True if lost commits have had one check interval to reappear. Also return True if
+        a replica of every origin (the datanodes that writers wrote to) is seen, so that no further
+        commit can appear."""
         now_s = self._clock.monotonic_s()
         since_s = self._held_up_since_s.setdefault(container_id, now_s)
         return short.is_complete or (now_s - since_s) * 1000 >= self._options.check_interval_ms

@@ -24,7 +24,8 @@ _log = structlog.get_logger("suture.scm")
 
 
 class HoldManager(ControlComponent):
-    """Sets and releases holds."""
+    """Sets and releases holds. A hold stops all commands for a container, or for one of its
+    replicas."""
 
     @locked
     def holds(self) -> list[Hold]:
@@ -37,7 +38,8 @@ class HoldManager(ControlComponent):
     def hold(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:
-        """Suppress containers. With a datanode, exclude only its replicas of the containers."""
+        """Suppress containers, that is, send no commands for them. If `datanode_id` is given, send
+        no commands only for the replicas of these containers on this datanode."""
         decisions = []
         for number in container_ids:
             if self._state.containers.get(number) is None:

@@ -60,8 +60,8 @@ class OlderStates(ControlComponent):
         """The highest term of a later start that a datanode has seen."""
 
     def compare(self, change: StateChange, datanode_id: str, seen: Sequence[ReportedStart]) -> None:
-        """Compare this state with the starts that a datanode has seen; if the state is outdated,
-        treat it as restored."""
+        """Compare this state with the control plane starts that a datanode has seen. If a later
+        state existed, treat this state as restored from a backup."""
         later = self._state.lineage.later(seen, self._state.number)
         if not later:
             return

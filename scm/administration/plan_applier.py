@@ -32,7 +32,7 @@ LATER: Final = "is judged again once the one before it is ordered"
 
 @dataclass(eq=False)
 class PlanApplier(ControlComponent):
-    """Applies plans."""
+    """Applies repair plans of the Spark job to the current state."""
 
     _judge: LiveHealthJudge
     _reconciles: ReconcileScheduler

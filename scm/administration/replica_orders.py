@@ -166,7 +166,7 @@ class OperatorCommands(ControlComponent):
     def command_nodes(
         self, change: StateChange, datanode_ids: Sequence[str], kind: CommandKind
     ) -> list[NodeDecision]:
-        """Send datanodes a command that concerns the datanodes themselves."""
+        """Send datanodes a command that concerns no replica, for instance to register again."""
         assert kind in _NODE_KINDS
         decisions = []
         for datanode_id in datanode_ids:

@@ -128,8 +128,8 @@ class RestoreRecovery(ControlComponent):
         self._factor = basis.options.replication_factor
 
     def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> RecoveryResult:
-        """Apply a portion of a recovery's findings. After the last portion, decisions are
-        enabled."""
+        """Apply a portion of a recovery's findings. After the last portion, the recovery ends and
+        the control plane decides about replicas again."""
         try:
             return self._recover(call, is_dry_run=is_dry_run)
         except _DryRun as dry_run:

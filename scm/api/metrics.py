@@ -86,7 +86,7 @@ class LockHoldMetrics(Collector):
         self._spent = _Counts()
 
     def add(self, held_s: float, spent_s: float) -> None:
-        """Record one hold. Thread-safe."""
+        """Record one hold of the control plane's lock. Thread-safe."""
         self.not_counted.append((held_s, spent_s))
         if len(self.not_counted) >= COUNTED_TOGETHER:
             self._count()

@@ -41,7 +41,8 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(eq=False)
 class SparkLoop:
-    """Runs `command SNAPSHOT --out DIR --json` when a round is due, and applies its plan.
+    """Runs the Spark job (`command SNAPSHOT --out DIR --json`) when a round is due, and applies the
+    plan that the job writes.
 
     It is a worker of a `WorkerLoop`, which continues after any error.
     """
@@ -94,8 +95,8 @@ class SparkLoop:
                 self._process.terminate()
 
     def verify_once(self, changed: Sequence[str] = ()) -> bool:
-        """Run one round. Return False if it failed; the error is logged, and the next round tries
-        again."""
+        """Run one round: export a snapshot, run the Spark job on it, and apply the job's plan.
+        Return False if the round failed; the error is logged, and the next round tries again."""
         decisions: Counter[str] = Counter()
         message = "ended by a defect; the log has it"
         try:

@@ -120,7 +120,8 @@ def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
 
 @dataclass(eq=False)
 class ViewBuilder(ControlComponent):
-    """Builds the views. Callers of methods without `@locked` or `@state_change` hold the lock."""
+    """Builds views (frozen copies for display) of nodes and containers. Callers of methods without
+    `@locked` or `@state_change` hold the lock."""
 
     _reports: ReportProcessor
     _waits: ContainerWaits

@@ -12,7 +12,7 @@ from suture.errors import Code
 
 
 class OutcomeProcessor(ControlComponent):
-    """Applies the outcomes of commands."""
+    """Applies the outcomes of commands to the state of their containers."""
 
     def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
         super().__init__(basis)

@@ -24,7 +24,8 @@ _OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
 @dataclass(frozen=True, slots=True)
 class EmptyingStep:
-    """The next step for a container: an event or None, and the replicas to delete."""
+    """The next step to delete or restore a container: the event that changes its state, or None,
+    and the replicas to delete."""
 
     event: ContainerEvent | None = None
     deletes: tuple[str, ...] = ()  # datanode ids; deletes without force

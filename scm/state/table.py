@@ -56,7 +56,7 @@ def rows_on_disk(cursor: Callable[[], Any]) -> tuple[Iterator[bytes], KeyAt]:
 
 
 class Table(Generic[K, V]):
-    """Rows by key."""
+    """A table in memory: values by key, and the format of their rows on disk."""
 
     def __init__(
         self,

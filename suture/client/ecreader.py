@@ -26,8 +26,8 @@ too."""
 
 
 class GroupReader:
-    """Reads the groups of one container. `account.replaced` maps each unusable datanode to the
-    reason."""
+    """Reads the block groups of one erasure-coded container. `account.replaced` maps each unusable
+    datanode to the reason."""
 
     def __init__(
         self,

@@ -36,7 +36,8 @@ counter = partial(MetricRow, CounterMetricFamily)
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """Metrics, by name, that have the same labels and the same items."""
+    """Metrics by name. All have the same labels, and one sample for each item, such as each
+    volume."""
 
     labels: tuple[str, ...]
     items: Callable[[Any], LabelledItems]

@@ -36,31 +36,33 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """There is more to do at once."""
+    """Result of a worker's step: there is more to do at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """There is more to do after `delay_s`. The worker may be woken earlier."""
+    """Result of a worker's step: there is more to do after `delay_s`. The worker may be woken
+    earlier."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """There is more to do after `delay_s`. The worker is not woken earlier."""
+    """Result of a worker's step: there is more to do after `delay_s`. The worker is not woken
+    earlier."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """There is nothing to do now."""
+    """Result of a worker's step: there is nothing to do until the worker is woken."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoMoreWork:
-    """There will never be anything to do again."""
+    """Result of a worker's step: there will never be anything to do again, so the loop ends."""
 
 
 Step = Busy | RetryAfter | Backoff | Idle | NoMoreWork
@@ -81,7 +83,7 @@ class Worker(Protocol):
 
 
 class WorkerState(StrEnum):
-    """State of a loop."""
+    """State of a worker loop."""
 
     CREATED = "created"
     WORKING = "working"
@@ -97,7 +99,7 @@ ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """Status of a loop for operators. `quiet_s` is the number of seconds since its last
+    """Status of a worker loop for operators. `quiet_s` is the number of seconds since its last
     progress."""
 
     name: str
@@ -226,7 +228,7 @@ class WorkerLoop:
         self._pulse.mark()
         try:
             wish = self._worker.step()
-        except Exception as error:  # noqa: BLE001 - the one place; counted, kept, logged, backed off
+        except Exception as error:  # noqa: BLE001 - the one place; it is counted, logged, paused
             return self._handle_exception(error)
         self._step_count += 1
         self._errors_in_a_row = 0

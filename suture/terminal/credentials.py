@@ -31,7 +31,8 @@ SYSTEM_FILE: Final = Path("/etc/suture/client.toml")
 
 @dataclass(frozen=True, slots=True)
 class CredentialOptions:
-    """Settings from the command line or the environment."""
+    """Certificate files and other TLS settings of a command, from the command line or the
+    environment."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -44,11 +45,14 @@ class CredentialOptions:
         return any(getattr(self, name) is not None for name in FILE_NAMES)
 
 
-_wanted: ContextVar[CredentialOptions] = ContextVar("wanted", default=CredentialOptions())  # noqa: B039 - it is frozen
+_wanted: ContextVar[CredentialOptions] = ContextVar(
+    "wanted",
+    default=CredentialOptions(),  # noqa: B039 - it is frozen
+)
 
 
 def choose(wanted: CredentialOptions) -> None:
-    """Set the credentials of all commands."""
+    """Set the certificate files and TLS settings for all later calls of this command."""
     _wanted.set(wanted)
 
 

@@ -251,7 +251,8 @@ def print_passes(heard: Sequence[tuple[str, pb.ScrubStatusResponse]]) -> None:
 
 
 def pass_row(one: pb.ScrubPass) -> tuple[object, ...]:
-    """Return the table cells of a full pass."""
+    """Return the table cells of a full pass: the period in which each replica of a volume was last
+    read."""
     took = format_duration((one.ended_at_ms - one.began_at_ms) / 1000)
     ended = moment(one.ended_at_ms)
     return ended, took, size(one.read_bytes), one.found_count, one.resolved_count

@@ -58,8 +58,8 @@ class JudgedReplica:
         return {"findings": [facts(found) for found in self.findings]}
 
     def rows_document(self) -> dict[str, object]:
-        """Return the rows as a document. If they have more than SUMS_BYTES_MAX of checksums, omit
-        rows; rows of blocks with findings are kept first."""
+        """Return the block records (rows) as a document. If their checksums exceed SUMS_BYTES_MAX,
+        omit some rows; rows of blocks with findings are kept first."""
         wanted = {block_id for block_id, _ in self._suspects()}
         kept: list[BlockData] = []
         sums_bytes = 0
@@ -131,7 +131,8 @@ class JudgedReplica:
 
 
 def row_document(block: BlockData) -> dict[str, object]:
-    """Return a row without the client's metadata, which contains file names."""
+    """Return a block record as a document. Omit the client's metadata, which contains file
+    names."""
     return {
         "block_id": block.block_id,
         "bcsid": block.bcsid,

@@ -100,8 +100,8 @@ class ControlPlane(ControlPlaneComponents):
             self.balancer.advance(change)
 
     def note_history(self, pause: Callable[[float], object] = _no_pause) -> None:
-        """Recompute outdated counts, and record a sample of the history if one is due. Called
-        between ticks.
+        """Recompute outdated container counts, and record a sample of the cluster's history if one
+        is due. Called between ticks.
 
         After a start, millions of containers must be counted. After each portion, `pause` receives
         the seconds that it took.
@@ -208,7 +208,7 @@ class ControlPlane(ControlPlaneComponents):
 
     @locked
     def nodes_changed(self, datanode_ids: Sequence[str]) -> None:
-        """Record changed nodes again, because handling their change failed."""
+        """Record nodes as changed again, because the Spark round for them failed."""
         for datanode_id in datanode_ids:
             self._node_changed(datanode_id)
 

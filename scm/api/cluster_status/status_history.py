@@ -44,8 +44,8 @@ class StatusHistoryData:
 
 
 class StatusHistory:
-    """Records samples of the cluster and changes of the verdict. Callers hold the control plane's
-    lock."""
+    """Records samples of the cluster, and changes of the verdict on its data. Callers hold the
+    control plane's lock."""
 
     def __init__(self, state: StateDatabase, *, started_at_ms: int) -> None:
         self._state = state

@@ -62,7 +62,7 @@ class RetryPauses:
                 self._failures.pop(key, None)
 
     def count(self, command: PendingCommand) -> None:
-        """Count a command that had no effect."""
+        """Count a command that had no effect as a failure, so that its repetition is delayed."""
         self._count(_key(command))
 
     def _count(self, key: tuple[CommandKind, int, str]) -> None:

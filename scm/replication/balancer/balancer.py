@@ -48,7 +48,7 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class BalanceStatus:
-    """The progress of a run."""
+    """The progress of a balancer run."""
 
     is_running: bool = False
     iteration: int = 0

@@ -83,7 +83,8 @@ class HealthBatchBuilder(ControlComponent):
     """Builds batches. Callers hold the control plane's lock."""
 
     def rules(self) -> Rules:
-        """Return the current parameters of the rules."""
+        """Return the present parameters of the judge's rules: two minimum replica counts
+        (maintenance, leaving nodes) and the number of racks."""
         return Rules(
             maintenance_min=self._options.maintenance_replica_min,
             leaving_min=self._options.decommission_replica_min,

@@ -125,7 +125,8 @@ class LiveHealthJudge:
         self._batches = batches
 
     def rules(self) -> Rules:
-        """Return the current parameters of the rules."""
+        """Return the present parameters of the judge's rules: two minimum replica counts
+        (maintenance, leaving nodes) and the number of racks."""
         return self._batches.rules()
 
     def diagnose(self, container_ids: Collection[int]) -> Diagnosis:

@@ -27,7 +27,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class OverReplicatedProcessor(ControlComponent):
-    """Orders deletes. Callers hold the control plane's lock."""
+    """Orders deletes of surplus replicas. Callers hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         super().__init__(basis)
@@ -38,7 +38,8 @@ class OverReplicatedProcessor(ControlComponent):
 
     @property
     def over(self) -> Mapping[int, tuple[int, int]]:
-        """The containers with too many replicas."""
+        """The containers with too many replicas, each with its weight (the smallest is the most
+        urgent) and its number of tries."""
         return self._queue.found
 
     @property

@@ -49,7 +49,7 @@ class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
 
 
 class VerdictChangeTable(HistoryTable[int, VerdictChange]):
-    """Changes of the verdict, keyed by their time."""
+    """Changes of the verdict on the cluster's data, keyed by their time."""
 
     def __init__(self) -> None:
         super().__init__(

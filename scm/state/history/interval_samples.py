@@ -102,7 +102,7 @@ def _older(one: int, other: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VerdictChange:
-    """A moment at which the verdict changed, and the new verdict."""
+    """A change of the verdict on the cluster's data: its time, and the new verdict."""
 
     at_ms: int
     verdict: DataVerdict

@@ -41,7 +41,8 @@ Slots = NDArray[np.int64]
 
 
 class ReplicaArena:
-    """Blocks of rows. A freed slot is reused."""
+    """Blocks of rows in memory, one row per replica. A slot is the number of a row; freed slots are
+    reused."""
 
     def __init__(self) -> None:
         self._blocks: list[Rows] = []

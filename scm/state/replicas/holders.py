@@ -23,7 +23,8 @@ Ids = NDArray[np.int64]
 
 
 class ReplicaChains:
-    """The slots of each container's replicas, unordered."""
+    """Index from each container to the slots (row numbers in the arena) of its replicas,
+    unordered."""
 
     def __init__(self) -> None:
         self._first = np.zeros(0, np.uint32)
@@ -124,7 +125,8 @@ class ReplicaChains:
 
 
 class NodeReplicas:
-    """The replicas of one datanode: container ids, ascending, and the slots of the replicas."""
+    """The replicas of one datanode: their container ids, ascending, and their slots (row numbers in
+    the arena)."""
 
     def __init__(self) -> None:
         self.ids: Ids = np.zeros(0, np.int64)

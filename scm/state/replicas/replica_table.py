@@ -314,7 +314,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return self._held.setdefault(datanode_id, NodeReplicas())
 
     def _find(self, container_id: int, datanode_id: str) -> int:
-        """Return the slot of a replica, or NOBODY."""
+        """Return the slot (row number in the arena) of a replica; NOBODY (0) if the datanode has
+        none."""
         number = self._name_numbers.get(datanode_id)
         for slot in self._chains.of(container_id) if number is not None else ():
             packed, at = self._arena.at(slot)

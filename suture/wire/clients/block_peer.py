@@ -82,7 +82,7 @@ class TransferCost:
 
 
 class BlockPeer:
-    """The blocks of a datanode. The connection is opened on first use. Thread-safe."""
+    """Client for the blocks of one datanode. The connection is opened on first use. Thread-safe."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Peer(BlockPeer, ShardWriter):
-    """All calls of a datanode. The connection is opened on first use. Thread-safe."""
+    """Client with all calls of one datanode. The connection is opened on first use. Thread-safe."""
 
     # Trees.
 

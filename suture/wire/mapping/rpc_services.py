@@ -24,7 +24,8 @@ Header = tuple[str, str]
 
 
 class Stub:
-    """The RPCs of a service of another process, each as the attribute of its name. Thread-safe."""
+    """Caller of a service in another process. Each RPC of the service is an attribute with its
+    name. Thread-safe."""
 
     def __init__(
         self,

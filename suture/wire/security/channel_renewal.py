@@ -22,7 +22,8 @@ OpenChannel = Callable[[TlsMaterial], grpc.Channel]
 
 
 class ActiveChannel:
-    """A line: a gRPC channel and its running calls."""
+    """A line: a gRPC channel with one version of the certificates, and the running calls of this
+    channel."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
@@ -50,8 +51,9 @@ class RenewingChannel(grpc.Channel):
         self._is_closed = False
 
     def begin(self, call: object) -> ActiveChannel:
-        """Register `call` with the current line and return the line. When the call ends, the caller
-        must remove `call` from the line's `calls`."""
+        """Register `call` with the current line (the gRPC channel with the newest certificates) and
+        return the line. When the call ends, the caller must remove `call` from the line's
+        `calls`."""
         while not self._is_closed:
             material = self._certificates.material
             line = self._lines.get(self._material)
@@ -65,7 +67,8 @@ class RenewingChannel(grpc.Channel):
         raise ValueError("Cannot invoke RPC on closed channel!")  # gRPC's message
 
     def _renew(self, material: TlsMaterial) -> None:
-        """Switch to a line with the new certificates, and close old lines without calls."""
+        """Open a gRPC channel with the new certificates for new calls, and close old channels
+        without running calls."""
         fresh = ActiveChannel(self._open(material))
         if self._lines.setdefault(material, fresh) is not fresh:
             fresh.channel.close()  # another thread has opened a line meanwhile
@@ -76,33 +79,33 @@ class RenewingChannel(grpc.Channel):
                 line.channel.close()
 
     def close(self) -> None:
-        """Close every line; running calls are cancelled."""
+        """Close every gRPC channel; running calls are cancelled."""
         self._is_closed = True
         while self._lines:
             self._lines.popitem()[1].channel.close()
 
     def unary_unary(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return a callable of the method. Each call uses the line that is current then."""
+        """Return a callable of the method. Each call uses the newest certificates at its start."""
         return _Unary(self, "unary_unary", method, options)
 
     def unary_stream(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return a callable of the method. Each call uses the line that is current then."""
+        """Return a callable of the method. Each call uses the newest certificates at its start."""
         return _StreamMethod(self, "unary_stream", method, options)
 
     def stream_unary(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return a callable of the method. Each call uses the line that is current then."""
+        """Return a callable of the method. Each call uses the newest certificates at its start."""
         return _Unary(self, "stream_unary", method, options)
 
     def stream_stream(self, method: str, *_: Any, **options: Any) -> Any:
-        """Return a callable of the method. Each call uses the line that is current then."""
+        """Return a callable of the method. Each call uses the newest certificates at its start."""
         return _StreamMethod(self, "stream_stream", method, options)
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
-        """Watch the connectivity of the current line."""
+        """Watch the connectivity of the gRPC channel with the newest certificates."""
         self._lines[self._material].channel.subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Callable[..., None]) -> None:
-        """Stop watching the connectivity of every line."""
+        """Stop watching the connectivity of every gRPC channel."""
         for line in list(self._lines.values()):
             line.channel.unsubscribe(callback)
 
@@ -114,7 +117,8 @@ class RenewingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method of a renewing channel. Each call uses the line that is current when it starts."""
+    """A method of a renewing channel. Each call uses the gRPC channel that is current when it
+    starts."""
 
     def __init__(
         self, channel: RenewingChannel, kind: str, path: str, options: dict[str, Any]
@@ -129,8 +133,8 @@ class _Method:
         return line, line.method(self._kind, self._path, self._options)
 
     def _until_it_ends(self, start: Callable[[Any], Any]) -> Any:
-        """Start a call that continues after this method returns. Its line remains in use until the
-        call ends."""
+        """Start a call that continues after this method returns. Its gRPC channel stays open until
+        the call ends."""
         token = object()
         line, method = self._start_call(token)
         try:
@@ -144,7 +148,7 @@ class _Method:
 
 
 class _Unary(_Method):
-    """A method with one answer. Its line remains in use until the answer arrives."""
+    """A method with one answer. The gRPC channel of a call stays open until the answer arrives."""
 
     def __call__(self, request: Any, **options: Any) -> Any:
         with self._under_way() as method:
@@ -160,7 +164,7 @@ class _Unary(_Method):
             line.calls.discard(token)
 
     def future(self, request: Any, **options: Any) -> Any:
-        """Start a call on the current line; return its future."""
+        """Start a call with the newest certificates; return its future."""
         return self._until_it_ends(lambda method: method.future(request, **options))
 
 
