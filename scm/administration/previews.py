@@ -113,8 +113,8 @@ class Previews(ControlComponent):
         )
 
     def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
-        """Return the commands to show in the preview of a row whose commands the control plane
-        orders without a plan."""
+        """Return the commands to preview for a plan row: deletes, copies or a reconstruction. They
+        are only shown, because the control plane orders such commands without a plan."""
         sizes = {p.datanode_id: p.replica.used_bytes for p in case.placed}
         if row.action == CommandKind.DELETE:
             return tuple(

@@ -241,14 +241,15 @@ def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
 
 
 def fingerprints_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
-    """Return the fingerprints of a dry run: none, or one for each container or row in `shown`."""
+    """Return the fingerprints of a dry run. Reject them unless there are none, or one for each
+    container or row in `shown`."""
     if worlds and len(worlds) != len(shown):
         raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers, rows or keys")
     return list(worlds)
 
 
 def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], CommandKind]:
-    """Convert an order that concerns datanodes themselves to (datanode ids, kind of command)."""
+    """Return (datanode ids, kind of command) of an order for datanodes that concerns no replica."""
     known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
     if message.type not in known:
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")

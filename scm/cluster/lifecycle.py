@@ -191,7 +191,8 @@ def closes_due(
 def close_obstacle(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int
 ) -> Obstacle:
-    """Return the obstacle to closing a container at the last commit of its closed replicas."""
+    """Return the reason why a container cannot be closed at the last commit of its closed replicas;
+    Obstacle.NONE if it can."""
     closed = [r for r in replicas if r.state in CLOSED_STATES and not r.load_error]
     others = [r.bcsid for r in replicas if r not in closed and r.state in _WITNESSES]
     found = obstacle_of(

@@ -278,8 +278,8 @@ class NodeManager:
         )
 
     def is_managed(self, datanode_id: str) -> bool:
-        """Return True if replicas of a node are managed. Replicas on unmanaged racks are left
-        unchanged."""
+        """Return True if the SCM manages the replicas of a node. If an option lists managed racks,
+        the replicas on all other racks are left unchanged."""
         return not self._managed_racks or self.rack(datanode_id) in self._managed_racks
 
     def takes_commands(self, datanode_id: str) -> bool:

@@ -166,10 +166,10 @@ class BlockDeletion(ControlComponent):
         """Drop the allocated, uncommitted blocks of a container that accepts no more commits, and
         delete the data that writers stored in them.
 
-        If this state is older than it seems, a commit may exist that it does not contain. Therefore
-        datanodes move these blocks to quarantine. In a container made before the backup from which
-        the state was restored, such blocks are not deleted, because they may have been committed
-        since.
+        If this state is outdated, it may lack commits of these blocks. Therefore datanodes move the
+        blocks to quarantine instead of deleting them. In a container made before the backup from
+        which the state was restored, such blocks are not deleted, because they may have been
+        committed since.
         """
         container_id = container.container_id
         promised = sorted(one.local_id for one in self._state.allocations.of(container_id))

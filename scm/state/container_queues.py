@@ -37,43 +37,45 @@ class ContainerBitmap:
         return int(np.count_nonzero(np.frombuffer(self._marks, np.uint8)))
 
     def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask of the ids that are marked; any ids may be given."""
+        """Return a mask of the ids that are in the set; any ids may be given."""
         found = container_ids < len(self._marks)
         found[found] = np.frombuffer(self._marks, np.bool_)[container_ids[found]]
         return found
 
     def add(self, container_id: int) -> None:
-        """Mark a container that this control plane made; its id is small and dense."""
+        """Add a container id to the set. The id must be one that this control plane assigned,
+        because the set takes a byte for every id up to the highest."""
         self._extend(container_id)
         self._marks[container_id] = 1
 
     def add_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Mark containers that this control plane made."""
+        """Add container ids to the set. The ids must be ones that this control plane assigned."""
         self._extend(int(container_ids.max(initial=0)))
         np.frombuffer(self._marks, np.uint8)[container_ids] = 1
 
     def discard(self, container_id: int) -> None:
-        """Remove the mark of a container; any id may be given."""
+        """Remove a container id from the set; any id may be given."""
         if container_id < len(self._marks):
             self._marks[container_id] = 0
 
     def discard_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Remove the marks of several containers; any ids may be given."""
+        """Remove container ids from the set; any ids may be given."""
         known = container_ids[container_ids < len(self._marks)]
         np.frombuffer(self._marks, np.uint8)[known] = 0
 
     def copy(self) -> "ContainerBitmap":
-        """Return a copy of the marks, which later changes do not affect."""
+        """Return an independent copy of this set."""
         made = ContainerBitmap()
         made._marks = self._marks.copy()
         return made
 
     def clear(self) -> None:
-        """Remove all marks."""
+        """Remove all ids from the set."""
         self._marks.clear()
 
     def missing(self, first: int, stop: int, *, count_max: int) -> list[int]:
-        """Return the unmarked ids from `first` to before `stop`, at most `count_max`."""
+        """Return the ids from `first` to before `stop` that are not in the set, at most
+        `count_max`."""
         marks = np.frombuffer(self._marks, np.uint8)[first:stop]
         found = np.flatnonzero(marks == 0)[:count_max] + first
         beyond = range(max(first, len(self._marks)), stop)[: count_max - len(found)]

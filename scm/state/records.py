@@ -77,13 +77,14 @@ class DamagedRow(ValueError):
 
 
 def pack(values: list[Any]) -> bytes:
-    """Return the row of these values."""
+    """Encode the values of a row's fields: CRC32, then a JSON array."""
     body = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
     return CRC.pack(zlib.crc32(body)) + body
 
 
 def unpack(row: bytes, field_count: int) -> list[Any]:
-    """Return the fields of `row`. Raise DamagedRow if it is damaged."""
+    """Decode a row; return the values of its fields. Raise DamagedRow if the row is damaged or has
+    another number of fields than `field_count`."""
     body = row[CRC.size :]
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")

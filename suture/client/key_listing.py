@@ -75,9 +75,9 @@ def delete_keys(
 ) -> Sequence[scm_pb2.KeyDeletion]:
     """Delete keys; return the result of each, in the order given: OK, or KEY_NOT_FOUND.
 
-    If the control plane stops answering after it has listed the keys, it is being restarted. The
-    request is then repeated for up to two minutes, and each error is reported to `waits`. Only the
-    listed versions are deleted. A file that is stored under the same name in the meantime is kept.
+    If the control plane stops answering after it has listed the keys, the client assumes a restart
+    and repeats the request for up to two minutes. `waits` receives each error. Only the listed
+    versions are deleted. A file that is stored under the same name in the meantime is kept.
     """
     names = list(dict.fromkeys(names))
     shown = scm.show_deletions(scm_pb2.DeleteKeysRequest(keys=names, dry_run=True)).deletions

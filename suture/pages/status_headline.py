@@ -109,7 +109,8 @@ def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
 
 
 def headline(answer: DataStatus, now_ms: int) -> Headline:
-    """Return the headline. It reports good health if every datanode answered and nothing is wrong.
+    """Return the headline of the status. It reports good health if every datanode answered and
+    nothing is wrong.
 
     Recently written data that is not verified yet does not count against the health, because its
     scan is scheduled. Scans that are late have their own alert.

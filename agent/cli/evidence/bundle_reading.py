@@ -81,8 +81,8 @@ class BundledRows:
 
 @dataclass(frozen=True, slots=True)
 class BundledReplica:
-    """All documents about one replica. A missing document is None (an empty `medium`), and
-    `missing` has the reason, by name of the document."""
+    """All documents about one replica. A missing document is None; a missing `medium` is empty.
+    `missing` has the reason for each missing document, by its name."""
 
     datanode_id: str
     report: Document | None

@@ -97,7 +97,8 @@ def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, objec
 def evidence(
     client: ClusterClient, container_id: ContainerId
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield every document with its name. Missing evidence is a document with an error."""
+    """Yield every document of a `diagnose` bundle with its name. If some evidence cannot be
+    fetched, its document has the error."""
     yield "about", {"suture": version("suture"), "at_ms": int(time.time() * 1000)}
     request = scm_pb2.ListContainerInfosRequest(start_container_id=container_id, count=1)
     known = client.scm.list_container_infos(request).containers

@@ -263,7 +263,7 @@ def leaf_text(leaf: Leaf | None) -> str:
 def pair_facts(
     mine: FetchedReplica, theirs: FetchedReplica, verdict: str, divergence: Divergence | None
 ) -> dict[str, object]:
-    """Return one comparison as JSON."""
+    """Return the comparison of two replicas as JSON."""
     return {
         "datanode_id": mine.datanode_id,
         "peer_id": theirs.datanode_id,

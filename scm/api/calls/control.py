@@ -217,7 +217,8 @@ class ControlPlane(ControlPlaneComponents):
 
     @state_change
     def note_verified(self, change: StateChange, decisions: Mapping[str, int], error: str) -> None:
-        """Record the result of the last verification."""
+        """Record the result of the last verification by Spark: the number of decisions by code, or
+        the error."""
         verified = LastVerification(self.clock.wall_ms(), dict(decisions), error)
         self.chronicle.verified(change, verified)
 

@@ -219,8 +219,8 @@ class PendingOps:
     def _is_rebuilding(self, command: PendingCommand) -> bool:
         """Return True if a datanode may be rebuilding shards because of this command.
 
-        The command cannot be called back. No other command rebuilds these shards until it is
-        answered or its lifetime is over.
+        A sent command cannot be cancelled. Therefore no other command rebuilds these shards until
+        the sent one is answered or its lifetime is over.
         """
         if command.kind is not CommandKind.RECONSTRUCT or command.is_answered:
             return False

@@ -33,7 +33,8 @@ UNNEEDED: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """An action that a container needs by the rules, before targets and limits are considered."""
+    """An action that a container needs by the judge's rules. Limits are not applied yet, and the
+    targets of copies are not chosen."""
 
     action: Action
     priority: int  # the smallest is the most urgent

@@ -114,7 +114,7 @@ def check(
 def _changes(
     row: PlanRow, replicas: Sequence[Replica], is_reachable: Callable[[str], bool]
 ) -> list[str]:
-    """Return the differences between the state and the plan.
+    """Return the differences between the current state and a row of the plan.
 
     A replica on an unreachable node may be absent from the plan, because the planner counts only
     nodes that can take part. Replicas that the plan names must exist.

@@ -47,7 +47,8 @@ class _Tries:
 
 
 class ReconcileScheduler(ControlComponent):
-    """Decides about reconcile commands. Callers hold the control plane's lock."""
+    """Orders reconciles, and limits how often they are repeated. Callers hold the control plane's
+    lock."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)

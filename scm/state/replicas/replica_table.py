@@ -324,7 +324,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return NOBODY
 
     def _words(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Return the numbers of words; a new word gets the next number."""
+        """Return the numbers that stand for texts (datanode, origin, volume, error) in rows. A new
+        text gets the next number."""
         known = self._name_numbers
         for name in names:
             if name not in known:

@@ -50,7 +50,8 @@ class ReportedReplicas(Sequence[Replica]):
     def from_columns(
         cls, datanode_id: str, columns: Columns, words: Sequence[str], now_ms: int
     ) -> Self:
-        """Return a datanode's report, received at `now_ms`. `words` are the words of `columns`."""
+        """Return a datanode's report, received at `now_ms`, as one array. `words` are the texts
+        (origin, volume, error) whose indexes are in `columns`."""
         rows = np.zeros(len(columns), ROW)
         for name in (ID.name, *(column.name for column in COLUMNS), *WORDS):
             rows[name] = columns.numbers[name]

@@ -57,7 +57,8 @@ class ContainerTable(Table[int, Container]):
         self._stored.update(zip(ids.tolist(), stored, strict=True))
 
     def get(self, key: int) -> Container | None:
-        """Return a container; None if it does not exist. It is decoded once."""
+        """Return a container; None if it does not exist. The first call for a container decodes its
+        row."""
         found = self._stored.get(key)
         if isinstance(found, bytes):
             found = self._stored[key] = self.value(found)

@@ -154,7 +154,7 @@ class RebuildSources:
 
     @property
     def _askable(self) -> list[RebuildSource]:
-        """All available sources; there may be several of one index."""
+        """Return all available sources; several of them may have the same shard."""
         return [one for many in self._sources.values() for one in many if one.dropped is None]
 
     def require(self) -> None:

@@ -1,4 +1,4 @@
-"""Addresses of files outside this machine's disks, checked before use."""
+"""Checks addresses of file systems, such as s3:// or hdfs://, before use."""
 
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
