@@ -36,7 +36,8 @@ EXTRAS: Final = {  # package -> the extra that installs it
 
 
 class Code(StrEnum):
-    """Stable names of errors. Where Ozone has a result code, the name is Ozone's."""
+    """Stable names of errors. Where Ozone has a result code for the same error, Ozone's name is
+    used."""
 
     # RefusedError
     MALFORMED_REQUEST = "MALFORMED_REQUEST"
@@ -144,7 +145,7 @@ class KeyNotFound(RefusedError):
 
 
 class KeyExists(RefusedError):
-    """The key exists, and the put had no `replace`."""
+    """The key exists, and the put did not allow to replace it."""
 
 
 class KeyLost(RefusedError):

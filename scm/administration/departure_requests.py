@@ -34,7 +34,8 @@ TRIES: Final = 3  # attempts at a check that other orders invalidate
 
 @dataclass(eq=False)
 class DepartureRequests(ControlComponent):
-    """Judges requests for departures, and begins them."""
+    """Checks requests to let nodes leave service or go into maintenance, and begins the accepted
+    ones."""
 
     _pages: ContainerPages
     _departures: DatanodeAdminMonitor

@@ -40,7 +40,7 @@ IDS_MAX: Final = 1_000  # containers of each kind that an answer names
 
 
 class StopAnswer(StrEnum):
-    """The answer to whether the named targets may be off."""
+    """The answer to whether the named datanodes and volumes may be stopped."""
 
     YES = "YES"
     NO = "NO"

@@ -63,7 +63,7 @@ class RemovalLoss:
 
 @dataclass(eq=False)
 class NodeRemoval(ControlComponent):
-    """Removes replica records and nodes."""
+    """Removes dead nodes and their replica records."""
 
     _judge: LiveHealthJudge
     _safe_mode: SafeMode

@@ -46,7 +46,8 @@ _log = structlog.get_logger("suture.scm")
 
 
 class OlderStates(ControlComponent):
-    """Detects outdated states. Callers hold the control plane's lock."""
+    """Detects from datanodes' reports that this state is outdated, for instance an old copy.
+    Callers hold the control plane's lock."""
 
     def __init__(
         self, basis: DecisionContext, safe_mode: SafeMode, writers: WriterSessions

@@ -20,7 +20,8 @@ CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rej
 
 @dataclass(eq=False)
 class Previews(ControlComponent):
-    """Computes previews; decides and changes nothing. Callers hold the control plane's lock."""
+    """Computes previews of commands and of plan rows; changes nothing. Callers hold the control
+    plane's lock."""
 
     _judge: LiveHealthJudge
     _reconciles: ReconcileScheduler

@@ -75,7 +75,8 @@ class DatanodeQueue:
 
 @dataclass(eq=False)
 class OperatorCommands(ControlComponent):
-    """Carries out operators' requests. Callers of `copy` and `remove` hold the lock."""
+    """Carries out operators' requests for commands on replicas and datanodes. Callers of `copy` and
+    `remove` hold the lock."""
 
     _judge: LiveHealthJudge
     _manager: ReplicationManager

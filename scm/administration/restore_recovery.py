@@ -115,7 +115,7 @@ class RecoveryBacklog:
 
 @dataclass(eq=False)
 class RestoreRecovery(ControlComponent):
-    """Recovers a restored state."""
+    """Recovers a restored state: records the data that datanodes have and the backup lacks."""
 
     _reports: ReportProcessor
     _safe_mode: SafeMode

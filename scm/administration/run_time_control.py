@@ -19,7 +19,7 @@ RATES_KEPT_S: Final = 1.0  # every heartbeat asks for the rates, and they depend
 
 @dataclass(frozen=True, slots=True)
 class SettingRequest:
-    """A change of settings: one kind of setting for some kinds of work."""
+    """A change of the run-time settings: one kind of setting for some kinds of work."""
 
     control: ControlKind
     works: tuple[WorkKind, ...]
@@ -30,7 +30,7 @@ class SettingRequest:
 
 
 class RunTimeControl(ControlComponent):
-    """Changes and returns the settings."""
+    """Changes and returns the run-time settings: pauses, rates and windows of work."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)

@@ -28,7 +28,8 @@ Stamp = tuple[tuple[str, str, str, bool], ...]
 
 @dataclass(frozen=True, slots=True)
 class StopQuery:
-    """A question: the datanodes, and the volumes as (datanode id, volume id), that would be off."""
+    """A query about a stop: the datanodes, and the volumes as (datanode id, volume id), that would
+    be off."""
 
     datanode_ids: tuple[str, ...]
     volumes: tuple[tuple[str, str], ...] = ()
@@ -68,7 +69,8 @@ class _Begun:
 
 @dataclass(eq=False)
 class StopImpactAnalyzer(ControlComponent):
-    """Computes answers without changing anything. Takes the control plane's lock itself."""
+    """Computes the effect of stopping datanodes or volumes. Changes nothing. Takes the control
+    plane's lock itself."""
 
     _pages: ContainerPages
     _safe_mode: SafeMode

@@ -27,7 +27,7 @@ class LastVerification:
 
 @dataclass(frozen=True, slots=True)
 class RmReport:
-    """Counts of containers, and samples of unhealthy ones."""
+    """The replication manager's report: counts of containers, and samples of unhealthy ones."""
 
     generated_at_ms: int  # 0 = the first round has not ended
     states: Mapping[ContainerState, int]

@@ -25,7 +25,8 @@ NAMED_MAX = 5  # datanodes in one reason
 
 @dataclass(frozen=True, slots=True)
 class ContainerWait:
-    """The delay of a container's repair."""
+    """The delay of one container's repair: since when the container is unhealthy, and why it still
+    is."""
 
     container_id: int
     condition: str  # health state at the last check

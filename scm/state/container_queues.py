@@ -88,7 +88,8 @@ class ContainerBitmap:
 
 
 class DirtyContainers:
-    """Containers that changed since they were last taken. Callers hold the control plane's lock."""
+    """Containers that changed since `pop` or `pop_all` was last called. Callers hold the control
+    plane's lock."""
 
     def __init__(self) -> None:
         self._ids: set[int] = set()

@@ -57,7 +57,8 @@ UNFINISHED: Final = frozenset(
 
 
 class CommandKind(StrEnum):
-    """The kinds of commands; the words are those of `CommandStatus.type` and `QueueCount.type`."""
+    """The kinds of commands to datanodes. The values are those of `CommandStatus.type` and
+    `QueueCount.type` on the wire."""
 
     CLOSE = "close"
     DELETE = "delete"
@@ -270,8 +271,9 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class DeletedBlocks:
-    """Blocks of one container that a transaction deleted on all datanodes. They are kept as long as
-    the container exists, so that a false tombstone of a peer is detected."""
+    """Blocks of one container whose delete all datanodes with a replica have acknowledged. The
+    record is kept as long as the container exists, so that a false tombstone of a peer is
+    detected."""
 
     container_id: int
     transaction_id: int

@@ -21,7 +21,7 @@ STARTS_MAX: Final = 256  # older starts are no longer compared
 
 @dataclass(frozen=True, slots=True)
 class ReportedStart:
-    """A start as a datanode stores it."""
+    """A start of a control plane, as a datanode stores it."""
 
     start_id: str
     term: int
@@ -30,7 +30,7 @@ class ReportedStart:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start on this state. `end_number` is the state number when it ended."""
+    """A start of a control plane on this state. `end_number` is the state number when it ended."""
 
     start_id: str
     term: int
@@ -41,8 +41,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The starts on this state; the last one is in progress. Starts with terms up to `floor_term`
-    are not compared, because their changes were recovered, or they are too old."""
+    """The control plane starts on this state; the last one is in progress. Starts with terms up to
+    `floor_term` are not compared with those that datanodes report, because their changes were
+    recovered, or they are too old."""
 
     floor_term: int = 0
     starts: tuple[Start, ...] = ()

@@ -40,7 +40,7 @@ class StateAccess:
 
 
 class HasAccess(Protocol):
-    """Protocol of an object whose calls take the lock."""
+    """Protocol of an object whose decorated methods take the lock of the state."""
 
     @property
     def access(self) -> StateAccess:

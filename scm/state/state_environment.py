@@ -41,8 +41,8 @@ LOCK_POLL_S: Final = 0.001
 
 
 class StateEnvironment:
-    """The environment, opened by its only writer. One thread writes at a time; any thread may
-    read."""
+    """The LMDB environment of a state, opened by its only writer. One thread writes at a time; any
+    thread may read."""
 
     def __init__(self, path: Path, map_bytes: int) -> None:
         """Open or create the files in `path`. Raise lmdb.Error or OSError."""

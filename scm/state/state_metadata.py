@@ -33,7 +33,8 @@ _US: Final = 1_000  # in a millisecond
 
 @dataclass(frozen=True, slots=True)
 class SingleValues:
-    """The values that every state must have."""
+    """The single values that every state has: format, cluster id, id counters and the restore
+    record."""
 
     format_version: int
     cluster_id: str

@@ -20,8 +20,8 @@ _log = structlog.get_logger("suture.scm")
 
 
 class Writability:
-    """The writability of the state. Callers hold the control plane's lock; `trouble` may be
-    read without it."""
+    """Records whether changes of the state reach the disk. Callers hold the control plane's lock;
+    `trouble` may be read without it."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s

@@ -201,8 +201,8 @@ class _Shards:
 
 
 class _Streams:
-    """Streams to some shards of a group. If the context is left early, all streams are
-    cancelled."""
+    """Streams to some shards of a block group. The end of the `with` block cancels all streams that
+    have not ended."""
 
     def __init__(self, opens: Mapping[int, Open], message_count: int) -> None:
         self._lanes = {

@@ -57,7 +57,7 @@ class RebuildTask:
 
 @dataclass(slots=True)
 class RebuildStats:
-    """Counts and facts of one reconstruction. Only the coordinating thread uses it."""
+    """Counts and facts of one reconstruction of shards. Only the coordinating thread uses it."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -68,8 +68,8 @@ class RebuildStats:
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """Result of a reconstruction. `orphans` maps each block that was left out to the reason.
-    `replaced` maps each datanode that failed to its fault."""
+    """Result of a reconstruction of shards. `orphans` maps each block that was left out to the
+    reason. `replaced` maps each datanode that failed to its fault."""
 
     container_id: ContainerId
     read_bytes: int

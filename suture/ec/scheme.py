@@ -23,7 +23,7 @@ _NAME: Final = re.compile(r"(rs|xor)-(\d{1,2})-(\d{1,2})(?:-(\d{1,5})k)?", re.IG
 
 
 class CodecName(StrEnum):
-    """The codes; the names are Ozone's."""
+    """Names of the supported erasure codes, as in Ozone."""
 
     RS = "rs"
     XOR = "xor"

@@ -77,7 +77,7 @@ class AuditLog:
 
 
 class _Handler(RotatingFileHandler):
-    """Appends lines; reopens the file if it was renamed."""
+    """Appends lines to the audit log; opens a new file if the log was renamed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line to the audit log's path. If the file was renamed, create a new one."""

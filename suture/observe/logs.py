@@ -38,7 +38,8 @@ LEVELS: Final = {
 
 
 class RateLimitProcessor:
-    """Rate limit per event; the next line of the event reports how many lines were dropped.
+    """Limits the lines per log event; the next line of the event reports how many lines were
+    dropped.
 
     A failing disk may log an error in each of a million reads, and would flood the journal. If
     threads race at the limit, one line more may be logged.

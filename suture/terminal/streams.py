@@ -13,8 +13,8 @@ STDOUT = "stdout"  # the stream's name in errors
 
 
 class Output(io.FileIO):
-    """The stream stdout. Its errors name `stdout`, because the full disk may be the one that stdout
-    is redirected to, not one that the command uses."""
+    """The stream stdout of a command. Its errors name `stdout`, because the full disk may be the
+    one that stdout is redirected to."""
 
     def write(self, data: Any) -> int:  # a buffer
         """Write some of the data. Raise an OSError that names `stdout`."""

@@ -45,7 +45,7 @@ class BundledMedium:
 
 @dataclass(frozen=True, slots=True)
 class BundledFinding:
-    """A reported finding."""
+    """A scan finding in a bundle, as the datanode reported it."""
 
     verdict: str
     fault: str
@@ -95,7 +95,7 @@ class BundledReplica:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Content of a complete bundle."""
+    """Content of a complete `suture diagnose` bundle."""
 
     about: Document
     container: Document

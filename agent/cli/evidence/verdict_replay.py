@@ -51,8 +51,8 @@ class ReplayOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedVerdict:
-    """A verdict, and the result of recomputing it. If the results are equal, `why` names the
-    evidence. Otherwise, `why` describes the difference or the missing evidence."""
+    """A recorded verdict, and the result of recomputing it. If the results are equal, `why` names
+    the evidence. Otherwise, `why` describes the difference or the missing evidence."""
 
     place: str
     verdict: str
@@ -68,7 +68,7 @@ def replay_verdicts(bundle: Bundle) -> Iterator[ReplayedVerdict]:
 
 
 class _Replay:
-    """Recomputed verdicts on one replica."""
+    """Recomputes the verdicts on one replica from a bundle."""
 
     def __init__(self, replica: BundledReplica, all_of_them: Sequence[BundledReplica]) -> None:
         self._replica = replica

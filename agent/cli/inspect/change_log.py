@@ -44,7 +44,7 @@ Nodes = list[tuple[str, str]]  # (name, address) pairs
 
 @dataclass(frozen=True, slots=True)
 class ChangeLogEntry:
-    """An event of the log."""
+    """A line of `suture history`: a change of a replica, or a completed command."""
 
     at_ms: int
     datanode_id: str
@@ -55,7 +55,7 @@ class ChangeLogEntry:
     root: str = ""
 
     def row(self) -> tuple[object, ...]:
-        """Return the event as a table row."""
+        """Return this line as a table row."""
         findings = "" if self.finding_count is None else self.finding_count
         node, container_id = short(self.datanode_id), self.container_id or ""
         return (moment(self.at_ms), node, container_id, self.state, findings, self.text)

@@ -14,8 +14,8 @@ SHOWN_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """Keys that have blocks in some containers. `keys` may have only the first ones; `key_count` is
-    the number of all."""
+    """Keys that have blocks in some containers. `keys` may have only the first of them; `key_count`
+    is the total number."""
 
     keys: Sequence[scm_pb2.ContainerKey]
     key_count: int

@@ -31,7 +31,8 @@ def volumes_of(view: NodeView) -> Sequence[ReportedVolume]:
 
 @dataclass(slots=True)
 class NodeTotals:
-    """Totals of some nodes. The last report of a silent node counts; `silent` names these nodes."""
+    """Totals of the figures that some nodes report. For a silent node, its last report counts.
+    `silent` names the silent nodes."""
 
     name: str = ""
     node_count: int = 0

@@ -88,7 +88,8 @@ class SnapshotData:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotExport:
-    """A finished snapshot."""
+    """A finished snapshot of the control plane's state: its name, its directory, and the number of
+    rows by table."""
 
     snapshot_id: str
     path: Path

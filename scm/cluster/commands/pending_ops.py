@@ -58,7 +58,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class PendingOps:
-    """The commands of all datanodes."""
+    """The queued and unanswered commands of all datanodes."""
 
     def __init__(
         self, state: StateDatabase, nodes: NodeManager, clock: ScmClock, options: ScmOptions

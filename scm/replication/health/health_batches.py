@@ -80,7 +80,8 @@ def op_rows(pending: PendingCommand, state: StateDatabase) -> Iterator[tuple[str
 
 
 class HealthBatchBuilder(ControlComponent):
-    """Builds batches. Callers hold the control plane's lock."""
+    """Builds the judge's input (batches of containers as columns) from the state. Callers hold the
+    control plane's lock."""
 
     def rules(self) -> Rules:
         """Return the present parameters of the judge's rules: two minimum replica counts

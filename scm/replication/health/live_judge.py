@@ -120,7 +120,8 @@ def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
 
 
 class LiveHealthJudge:
-    """Calls the judge on the current state. Callers hold the control plane's lock."""
+    """Computes the health of containers in the current state, by the judge's rules. Callers hold
+    the control plane's lock."""
 
     def __init__(self, batches: HealthBatchBuilder) -> None:
         self._batches = batches

@@ -30,7 +30,7 @@ _TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
 
 
 class AutoReconcile(ControlComponent):
-    """Orders reconciles without a plan. Callers hold the control plane's lock."""
+    """Orders reconciles that no plan of Spark requests. Callers hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
         super().__init__(basis)

@@ -73,7 +73,7 @@ class LostCommit:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDecision:
-    """The outcome for one requested container."""
+    """The outcome of a request for one container: what is ordered, or the reason why nothing is."""
 
     container_id: int
     code: str

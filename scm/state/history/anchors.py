@@ -27,7 +27,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class VolumeAnchors:
-    """The anchors of one volume, oldest first."""
+    """The stored heads of one volume's verification log, oldest first."""
 
     datanode_id: str
     volume_id: str
@@ -40,7 +40,7 @@ class VolumeAnchors:
 
 
 class AnchorTable(HistoryTable[tuple[str, str], VolumeAnchors]):
-    """Anchors by datanode and volume."""
+    """Stored heads of verification logs, by datanode and volume."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -32,7 +32,7 @@ class HistoryTable(Table[K, V]):
 
 
 class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
-    """Samples, keyed by level and start of their interval."""
+    """Samples of the cluster's figures, keyed by level and start of their interval."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -18,8 +18,8 @@ _DELETED = replica_rows.state_code(ReplicaState.DELETED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportedReplicas(Sequence[Replica]):
-    """Replicas of one datanode. A row refers to a word by its index in `words`; the first word is
-    empty."""
+    """Replicas of one datanode as an array. A row refers to a text (origin, volume, error) by its
+    index in `words`; the first text is empty."""
 
     datanode_id: str
     rows: Rows

@@ -82,7 +82,7 @@ class HoldTable(Table[tuple[int, str], Hold]):
 
 
 class SettingTable(Table[tuple[str, str, str], WorkControl]):
-    """Settings by control, work and rack."""
+    """Run-time settings by kind of setting, kind of work, and rack."""
 
     def __init__(self) -> None:
         super().__init__(

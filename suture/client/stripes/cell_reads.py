@@ -17,8 +17,8 @@ CellKey = tuple[BlockId, int]
 
 @dataclass(slots=True)
 class CellAnswers:
-    """Answers of one source about cells. A cell that is in neither dictionary was not requested,
-    because an earlier request to the source got no answer."""
+    """The answers of one datanode to requests for cells. A cell that is in neither dictionary was
+    not requested, because an earlier request got no answer."""
 
     cells: dict[CellKey, bytes] = field(default_factory=dict)
     errors: dict[CellKey, SutureError] = field(default_factory=dict)

@@ -89,7 +89,7 @@ class CellRebuilder:
 
 
 class BlockBuilder:
-    """The block of a lost shard. The caller appends the computed chunks."""
+    """The block of a lost shard while it is rebuilt. The caller appends the computed chunks."""
 
     def __init__(self, agreed: RebuildableGroup, index: int) -> None:
         self.chunks: list[ChunkInfo] = []

@@ -78,7 +78,7 @@ class PendingStripe:
 
 @dataclass(eq=False)
 class RebuildSources:
-    """The sources of one reconstruction. Used by the coordinating thread only."""
+    """The shards from which one reconstruction reads. Used by the coordinating thread only."""
 
     container_id: ContainerId
     scheme: Scheme

@@ -145,7 +145,7 @@ DialShard: TypeAlias = Callable[[ShardLocation], ShardPeer]
 
 @runtime_checkable
 class ChunkProver(Protocol):
-    """The method of a peer that proves chunks."""
+    """A peer that proves, with a keyed hash of the bytes, that it has a chunk."""
 
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]

@@ -21,7 +21,7 @@ WholeBlock: TypeAlias = tuple[BlockData, bytes]
 
 
 class ShardWriter:
-    """The part of a peer that writes shards. `stub` is the service of the peer, whose `WriteBlocks`
+    """The calls of a peer that write shards. `stub` is the service of the peer, whose `WriteBlocks`
     takes encoded messages."""
 
     stub: Stub

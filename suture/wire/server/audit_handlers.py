@@ -30,7 +30,7 @@ NO_OBJECTS: Final = frozenset({"event", "at", "action", "result", "roles", "plac
 
 @dataclass(eq=False)
 class AuditHandlers:
-    """Handler of ListAudit."""
+    """Handler of the RPC ListAudit, which returns lines of the audit log."""
 
     audit: Audit
 
