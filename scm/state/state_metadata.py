@@ -33,8 +33,7 @@ _US: Final = 1_000  # in a millisecond
 
 @dataclass(frozen=True, slots=True)
 class SingleValues:
-    """The single values that every state has: format, cluster id, id counters and the restore
-    record."""
+    """The single values that every state has: format version, cluster id and id counters."""
 
     format_version: int
     cluster_id: str
