@@ -90,7 +90,7 @@ class TickThread(threading.Thread):
         self.has_failed = True
 
     def is_ticking(self) -> bool:
-        """Return True if a tick has ended recently."""
+        """Return True if a call of `ControlPlane.tick` has ended recently."""
         quiet_s = time.monotonic() - self._ticked_at_s
         return quiet_s < max(TICK_QUIET_S_MIN, TICKS_MISSED_MAX * self._interval_s)
 

@@ -141,7 +141,7 @@ def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> R
 
 
 class KeyNotFound(RefusedError):
-    """There is no such key."""
+    """No key has this name."""
 
 
 class KeyExists(RefusedError):

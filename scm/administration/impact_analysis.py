@@ -88,7 +88,7 @@ class ImpactTotals:
 
     @property
     def missing_replica_count(self) -> int:
-        """Number of replicas that would be missing."""
+        """Number of replicas that would be missing if the targets were off."""
         return sum(short * count for short, count in self.missing_replicas.items())
 
     def add(self, batch: ContainerBatch, rules: Rules, targets: StopTargets) -> None:
@@ -190,7 +190,7 @@ class _ImpactBatch:
 
     @property
     def ids(self) -> Ints:
-        """The containers' ids."""
+        """The ids of the batch's containers."""
         return self.batch.containers.container_id
 
     def name(self, mask: Bools, ids: list[int]) -> int:

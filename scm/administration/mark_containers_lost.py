@@ -84,7 +84,7 @@ class MarkContainersLost(ControlComponent):
     def recall(
         self, change: StateChange, container_ids: Sequence[int], *, is_dry_run: bool
     ) -> list[ForgetResult]:
-        """Restore forgotten containers to their earlier state."""
+        """Restore containers that an operator marked as lost to their earlier state."""
         fates = []
         for container_id in container_ids:
             forgotten = self._state.forgotten.get(container_id)

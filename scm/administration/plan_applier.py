@@ -121,7 +121,7 @@ class PlanApplier(ControlComponent):
     def _close(
         self, change: StateChange, row: PlanRow, container: Container, *, dry_run: bool
     ) -> ContainerDecision:
-        """Close the container of a row, unless there is an objection."""
+        """Close the container of a plan row, unless there is an objection."""
         done: list[str] = []
         if container.state is not ContainerState.OPEN:
             due = self._closures.due_on(container)

@@ -278,7 +278,7 @@ def _outcome(
 
 
 def _detail(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise the detail of an outcome, limited in size."""
+    """Serialise the detail of a command's outcome. Cut it to its maximum size."""
     if message.HasField("reconcile"):
         return _reconcile_bytes(message)
     if message.HasField("replicate"):

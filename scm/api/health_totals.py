@@ -128,7 +128,7 @@ class Needs:
     has_all_commits_of: Callable[[int], bool]
 
     def of(self, container_id: int) -> KeyNeeds:
-        """Return the needs of one container."""
+        """Return the blocks and commits that keys need in one container."""
         [promised_count] = self.promised_in(np.array([container_id])).tolist()
         return KeyNeeds(
             block_count=self.keys.blocks_in(container_id),
@@ -160,7 +160,7 @@ class Needs:
 def flags_of(
     container: Container | None, replicas: Sequence[Replica], needed: KeyNeeds = NOTHING_NEEDED
 ) -> Flag:
-    """Return the flags of a container with these replicas."""
+    """Return the flags (conditions) of a container with these replicas."""
     flags = Flag(0)
     if container is None:
         flags |= Flag.FOREIGN

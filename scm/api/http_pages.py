@@ -91,5 +91,5 @@ class HttpStatus:
         return HttpResponse(("\n".join(found or ["well"]) + "\n").encode(), "text/plain", status)
 
     def metrics(self) -> HttpResponse:
-        """Return the metrics for a scrape."""
+        """Return the metrics for a scrape by Prometheus."""
         return HttpResponse(exposition(self.control.meters.registry), CONTENT_TYPE)

@@ -99,7 +99,8 @@ class LockHoldMetrics(Collector):
                 self._spent.add(spent_s)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield both histograms."""
+        """Yield both histograms: of the time the lock was held, and of the CPU time used
+        meanwhile."""
         self._count()
         with self._counting:
             held = self._held.histogram(
@@ -122,7 +123,7 @@ class _Counts:
         self.sum_s = 0.0
 
     def add(self, value_s: float) -> None:
-        """Count one value."""
+        """Count one value of the histogram."""
         self._by_bound[bisect_left(LOCK_BOUNDS_S, value_s)] += 1
         self.sum_s += value_s
 

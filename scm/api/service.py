@@ -30,7 +30,7 @@ class ScmService:
     # Datanodes.
 
     def Register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        """Register a datanode."""
+        """Register a datanode, which must report all its replicas afterwards."""
         self._datanodes.register(datanode_wire.registration_from(request))
         return pb.RegisterResponse(
             cluster_id=self._control.state.cluster_id,
@@ -69,7 +69,7 @@ class ScmService:
         )
 
     def CommitKey(self, request: pb.CommitKeyRequest) -> pb.CommitKeyResponse:
-        """Record keys with their blocks; all or none."""
+        """Record keys with their blocks. Either all keys are recorded, or none."""
         self._clients.commit(
             wire.client_id_from(request.client_id),
             wire.keys_from(request.keys),
@@ -125,19 +125,19 @@ class ScmService:
         )
 
     def GetContainerInfo(self, request: pb.GetContainerInfoRequest) -> pb.GetContainerInfoResponse:
-        """Return one container."""
+        """Return one container with its replicas."""
         view = self._control.views.container(parse_container_id(request.container_id))
         return pb.GetContainerInfoResponse(container=responses.container_message(view))
 
     def CountContainers(self, _request: pb.CountContainersRequest) -> pb.CountContainersResponse:
-        """Return the container counts."""
+        """Return the number of containers by condition."""
         counts = self._queries.count_containers()
         _look, judgement = self._queries.judgement()
         settings = self._control.run_time.settings()
         return responses.counts_message(counts, judgement, settings)
 
     def CloseContainers(self, request: pb.CloseContainersRequest) -> pb.ContainerDecisions:
-        """Close containers now."""
+        """Close containers now, and return a decision for each."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.fingerprints_from(request.worlds, ids)
         return responses.decisions_message(
@@ -278,7 +278,7 @@ class ScmService:
     def MarkContainersLost(
         self, request: pb.MarkContainersLostRequest
     ) -> pb.MarkContainersLostResponse:
-        """Give up missing containers, or restore them."""
+        """Mark missing containers as lost, or undo this."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.fingerprints_from(request.worlds, ids)
         forgetting = self._control.forgetting

@@ -66,11 +66,11 @@ class SparkLoop:
 
     @property
     def log(self) -> Path:
-        """The file with the program's stderr of the last round."""
+        """The file with the Spark job's stderr of the last round."""
         return self.out / "verify.log"
 
     def step(self) -> Step:
-        """Run a round if one is due."""
+        """Run a round (snapshot, Spark job, plan) if one is due."""
         waited_s = time.monotonic() - self._ran_at_s
         pause_s = backoff_s(self._failed_count + 1, first_s=PAUSE_S_MIN, longest_s=self.interval_s)
         if waited_s >= pause_s:
@@ -88,7 +88,7 @@ class SparkLoop:
         return RetryAfter(POLL_S)
 
     def stop(self) -> None:
-        """End the running process, if any, and start no more processes."""
+        """End the running Spark job, if any, and start no more."""
         with self._lock:
             self._is_stopping = True
             if self._process is not None:

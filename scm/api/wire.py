@@ -72,7 +72,7 @@ def parse_named(
 
 
 def op_state_from(value: str, where: str) -> OpState:
-    """Convert a word to an operational state."""
+    """Return the operational state that a word names."""
     if value not in OpState.__members__:
         raise malformed(where, f"{cut(value, 40)!r} is none of {', '.join(OpState)}")
     return OpState(value)
@@ -101,7 +101,7 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateReq
 
 
 def setting_from(message: scm_pb2.ChangeSettingsRequest) -> SettingRequest:
-    """Convert an operator's request to change run-time settings."""
+    """Return an operator's request to change run-time settings, converted from protobuf."""
     control = _one_of(message.control, "control", REQUESTED_CONTROLS)
     works = parse_named(
         message.works, "works", lambda word, where: _one_of(word, where, REQUESTED_WORKS)
@@ -145,7 +145,7 @@ def _one_of(value: str, where: str, allowed: Sequence[E]) -> E:
 
 
 def node_ids_from(names: Sequence[str]) -> list[str]:
-    """Return a list of datanode ids, each once."""
+    """Return the datanode ids of a request, each once."""
     return parse_named(names, "datanode_ids", parse_name)
 
 
@@ -213,12 +213,12 @@ def parse_key(name: str, where: str) -> str:
 
 
 def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
-    """Return a list of container ids, each once."""
+    """Return the container ids of a request, each once."""
     return list(parse_named(ids, where, parse_container_id))
 
 
 def command_ids_from(ids: Sequence[int]) -> list[int]:
-    """Return a list of command ids, which may be empty."""
+    """Return the command ids of a request; the list may be empty."""
     return parse_each(ids, "command_ids", parse_command_id)
 
 

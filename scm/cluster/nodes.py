@@ -336,7 +336,7 @@ class NodeManager:
         self._failures[datanode_id] = self._failures.get(datanode_id, 0) + 1
 
     def write_succeeded(self, datanode_id: str) -> None:
-        """Record that a block was stored on this node."""
+        """Record that a block was stored on this node, which ends the pause after failed writes."""
         self._failures.pop(datanode_id, None)
 
     def is_avoided(self, datanode_id: str) -> bool:

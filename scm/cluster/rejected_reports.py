@@ -51,7 +51,7 @@ class RejectedReportParts:
         self._strangers[datanode_id] = (self._clock.monotonic_s(), why)
 
     def admit(self, datanode_id: str) -> None:
-        """Record that a datanode was admitted."""
+        """Record that a datanode was admitted: remove its record of a rejected registration."""
         self._strangers.pop(datanode_id, None)
 
     def forget(self, datanode_id: str) -> None:

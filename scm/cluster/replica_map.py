@@ -220,7 +220,7 @@ class ReportProcessor:
     def _note_unknown(
         self, change: StateChange, datanode_id: str, container_ids: Collection[int]
     ) -> None:
-        """Log containers that this SCM did not make, once each."""
+        """Record and log the containers that this SCM did not make. Log each container once."""
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
                 self.mark_unknown(change, container_id)

@@ -39,7 +39,7 @@ def works_of(command: PendingCommand) -> tuple[WorkKind, ...]:
 
 
 def is_current(setting: WorkControl, now_ms: int) -> bool:
-    """Return True if a setting has not ended."""
+    """Return True if a run-time setting has not ended."""
     return not setting.until_ms or now_ms < setting.until_ms
 
 
@@ -71,7 +71,7 @@ def rate_of(settings: Iterable[WorkControl], work: WorkKind, node_count: int) ->
 
 
 def text_of(setting: WorkControl) -> str:
-    """Return a setting as a sentence for operators."""
+    """Return a run-time setting as a sentence for operators."""
     work = setting.work.value
     match setting.control:
         case ControlKind.SAFE_MODE:

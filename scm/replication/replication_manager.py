@@ -246,7 +246,7 @@ class ReplicationManager(ControlComponent):
         return [node for node in found if self._nodes.rack(node) not in racks]
 
     def targets(self, case: ContainerContext, count: int) -> list[str]:
-        """Choose up to `count` nodes for copies."""
+        """Choose up to `count` nodes for copies of a container."""
         used, excluded = neighbours(case)
         return choose_targets(
             self._cases.candidates(),
@@ -282,7 +282,7 @@ class ReplicationManager(ControlComponent):
         )
 
     def in_flight_limit(self) -> int:
-        """Return the limit on replicas in flight; 0 = no limit."""
+        """Return the cluster-wide limit on replicas in flight; 0 = no limit."""
         total = sum(
             self._commands.loads.service_limit(node.datanode_id)
             for node in self._state.nodes.values()

@@ -30,7 +30,7 @@ class AuditEntry:
 
 
 def sent(command: PendingCommand) -> AuditEntry:
-    """Return the entry for a command that is sent."""
+    """Return the audit log entry for a command that is sent."""
     facts: dict[str, object] = {"why": command.why, "deadline_ms": command.deadline_ms}
     for name in ("target_id", "bcsid", "force", "keep_count", "op_state", "op_expiry_ms"):
         value = getattr(command, name)
@@ -47,7 +47,7 @@ def sent(command: PendingCommand) -> AuditEntry:
 
 
 def ended(command: PendingCommand, outcome: CommandOutcome) -> AuditEntry:
-    """Return the entry for a command's outcome."""
+    """Return the audit log entry for a command's outcome."""
     if outcome.state is OutcomeState.EXECUTED:
         return _entry_from_row(command, outcome.code or DONE, {})
     facts = {"state": outcome.state.value, "message": outcome.message, "why": command.why}
@@ -57,7 +57,7 @@ def ended(command: PendingCommand, outcome: CommandOutcome) -> AuditEntry:
 def closed_short(
     before: Container, bcsid: int, keys: Sequence[str], *, reason: str, kept: str
 ) -> AuditEntry:
-    """Return the entry for a container that is closed without its last commits."""
+    """Return the audit log entry for a container that is closed without its last commits."""
     return AuditEntry(
         "close container",
         DONE,
@@ -75,7 +75,7 @@ def closed_short(
 
 
 def write(audit: Audit, notes: Iterable[AuditEntry]) -> None:
-    """Write entries in order."""
+    """Write audit log entries in order."""
     for note in notes:
         audit.record(note.action, note.result, **note.facts)
 

@@ -135,7 +135,7 @@ class PriorityContainerQueue:
         return len(self._urgent) + len(self._others)
 
     def add(self, container_ids: Iterable[int]) -> None:
-        """Add the containers that are not waiting yet."""
+        """Add those of the containers that are not in the queue yet."""
         self.add_all(np.fromiter(container_ids, np.int64))
 
     def add_all(self, container_ids: NDArray[np.int64], *, is_urgent: bool = False) -> None:
@@ -170,7 +170,7 @@ class ContainerQueue:
         return self._marked.which(container_ids)
 
     def join(self, container_ids: NDArray[np.int64]) -> None:
-        """Add the containers that are not waiting yet."""
+        """Add those of the containers that are not in the queue yet."""
         found = distinct(container_ids)
         found = found[~self.which(found)]
         if len(found):

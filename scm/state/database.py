@@ -170,7 +170,7 @@ class StateChange:
         self.notes.append(note)
 
     def on_undo(self, action: Callable[[], object]) -> None:
-        """Call `action` if this change fails."""
+        """Call `action` to undo an effect in memory if this change fails."""
         self._undo.append(action)
 
     def on_commit(

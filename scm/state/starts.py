@@ -59,7 +59,7 @@ class Lineage:
 
     @property
     def start_id(self) -> str:
-        """The id of the current start."""
+        """The id of the control plane's current start."""
         return self.starts[-1].start_id
 
     def with_new_start(

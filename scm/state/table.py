@@ -178,11 +178,11 @@ class PairTable(Table[tuple[int, int], V]):
         return [self._rows[(container_id, number)] for number in numbers]
 
     def has_any(self, container_id: int) -> bool:
-        """Return True if a container has rows."""
+        """Return True if a container has rows in this table."""
         return container_id in self.by_container
 
     def container_ids(self) -> list[int]:
-        """Return the containers that have rows."""
+        """Return the containers that have rows in this table."""
         return list(self.by_container)
 
 

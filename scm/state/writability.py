@@ -30,14 +30,14 @@ class Writability:
         """The reason why changes are refused; "" if they are accepted."""
 
     def record_failure(self, error: str) -> None:
-        """Record that a change was not written."""
+        """Record that a change of the state did not reach the disk."""
         if not self.trouble:
             _log.error("state_write_failed", error=error)
         self.trouble = error
         self._failed_at_s = self._monotonic_s()
 
     def succeeded(self) -> None:
-        """Record that a change was written."""
+        """Record that a change of the state reached the disk."""
         if self.trouble and self._monotonic_s() - self._failed_at_s >= QUIET_S:
             self.trouble = ""
             _log.info("state_write_recovered")

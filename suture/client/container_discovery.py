@@ -99,7 +99,7 @@ class PartStore:
         self._database.close()
 
     def add(self, parts: Iterable[PartBlock]) -> None:
-        """Add parts in any order."""
+        """Add parts of files in any order."""
         self._database.executemany(
             "INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, parts)
         )

@@ -64,7 +64,7 @@ class ReplicaStream:
         return None
 
     def cancel(self) -> None:
-        """Cancel the call."""
+        """Cancel the call to the datanode."""
         self._answer.cancel()
 
     def _end(self, _answer: object) -> None:

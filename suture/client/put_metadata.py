@@ -50,7 +50,8 @@ def decoded(text: str) -> PutMetadata | None:
 def metadata_of(
     key: str, part: int, note: PutMetadata | None, scheme: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return the metadata to store with a block."""
+    """Return the metadata to store with a block: the key, the number of the part, the record of the
+    put, and the erasure code if there is one."""
     pairs = [(KEY, key), (PART, str(part))]
     if note is not None:
         pairs.append((PUT, note.encoded()))

@@ -47,7 +47,7 @@ class RebuildableGroup:
     notes: Metadata = ()
 
     def chunk(self, index: int, stripe: int) -> ChunkInfo:
-        """Return the chunk of a shard's cell in a stripe."""
+        """Return the description of the chunk that has a shard's cell of a stripe."""
         return self.shards[index].chunks[stripe]
 
 

@@ -57,7 +57,8 @@ class AuditLog:
         )
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Record one action and its result."""
+        """Write a line about one action and its result. Lines about refused calls beyond the rate
+        limit are dropped."""
         at = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
         event: EventDict = {"event": "audit", "at": at, "action": action, "result": result}
         event.update({name: _cut(value) for name, value in facts.items()})

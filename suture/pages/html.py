@@ -37,7 +37,7 @@ def templates(*packages: str) -> jinja2.Environment:
 
 
 def render(environment: jinja2.Environment, name: str, facts: Mapping[str, object]) -> bytes:
-    """Return the page that the template `name` makes of `facts`."""
+    """Return the page as HTML: the template `name`, filled with `facts`."""
     return environment.get_template(name).render(facts).encode(errors="replace")
 
 

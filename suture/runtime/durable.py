@@ -298,7 +298,7 @@ class StagedFile:
     ended: bool = False
 
     def publish(self) -> None:
-        """Replace the old content durably."""
+        """Replace the old content of the file by the new content, durably."""
         if not self.ended:
             self.temporary.replace(self.path)
             self.ended = True

@@ -204,7 +204,7 @@ class WorkerLoop:
         return not self._thread.is_alive()
 
     def status(self) -> WorkerStatus:
-        """Return the status for operators."""
+        """Return the status of the worker loop for operators."""
         state = self._state
         if self._thread.ident is not None and not self._thread.is_alive() and state not in ENDED:
             state = WorkerState.DEAD

@@ -136,7 +136,7 @@ class MemoryBudget:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that are reserved now."""
+        """Bytes of the budget that are reserved now."""
         return self._used_bytes
 
     def waiting_count(self, owner: str) -> int:

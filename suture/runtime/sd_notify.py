@@ -53,7 +53,7 @@ class SystemdNotifier:
         self._send("STOPPING=1", status)
 
     def alive(self) -> None:
-        """Tell the supervisor's watchdog that this process is alive."""
+        """Send a watchdog signal: this process is alive."""
         self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:

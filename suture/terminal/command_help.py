@@ -19,7 +19,7 @@ class HelpSections:
     help: str | None
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the paragraphs that precede the sections."""
+        """Write the paragraphs of the help text that precede the sections."""
         del ctx
         text, _ = split_help(self.help or "")
         formatter.write_paragraph()

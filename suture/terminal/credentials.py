@@ -57,7 +57,7 @@ def choose(wanted: CredentialOptions) -> None:
 
 
 def is_secured() -> bool:
-    """Return whether commands use a certificate."""
+    """Return whether this command uses a certificate."""
     return _effective().has_files()
 
 

@@ -230,7 +230,7 @@ def _bar(label: str, total: int, *columns: Any) -> Iterator["Progress"]:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return `1 file`, `2 files`."""
+    """Return a count with its noun: `1 file`, `2 files`."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 

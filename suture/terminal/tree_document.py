@@ -15,7 +15,7 @@ def block_facts(tree: Tree, index: int) -> dict[str, object]:
 
 
 def leaf_facts(leaf: Leaf) -> dict[str, object]:
-    """Return a leaf as JSON."""
+    """Return a leaf (the checksum of a chunk in a tree) as JSON."""
     return {
         "offset": leaf.offset,
         "length_bytes": leaf.length_bytes,

@@ -75,7 +75,7 @@ def threshold_permille(text: str) -> int:
 
 
 def show_balance(permille: int, answer: scm_pb2.BalanceResponse) -> int:
-    """Print how full the datanodes are, and the moves."""
+    """Print the fill level of the datanodes, and the moves of replicas."""
     used = [share.used_permille for share in answer.shares]
     spread = max(used, default=0) - min(used, default=0)
     if is_json():

@@ -255,7 +255,7 @@ def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
 
 
 def order_text(order: scm_pb2.Order) -> str:
-    """Return a command as text."""
+    """Return a planned command as text."""
     if order.target_datanode_id:
         return f"{order.type} {short(order.datanode_id)} to {short(order.target_datanode_id)}"
     return f"{order.type} on {short(order.datanode_id)}" if order.datanode_id else order.type

@@ -214,7 +214,7 @@ def report() -> int:
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:
-    """Return the report, with the sections of Ozone's report."""
+    """Return the replication manager's report as text, with the sections of Ozone's report."""
     heading = "Container Summary Report"
     if answer.generated_at_ms:
         moment = datetime.fromtimestamp(answer.generated_at_ms / 1000, UTC)

@@ -67,7 +67,7 @@ class RecoverySummary:
             self.schemes[found.container_id] = found.scheme
 
     def add(self, answer: scm_pb2.RecoverFromRestoreResponse) -> None:
-        """Add the result of one call."""
+        """Add the SCM's response to one call of the recovery."""
         self.adopted.update(answer.adopted_container_ids)
         self.deleted.update(answer.deleted_keys)
         for one in answer.keys:
@@ -82,7 +82,7 @@ class RecoverySummary:
         return sorted(self.unknown - self.adopted)
 
     def document(self, *, is_finished: bool) -> dict[str, Any]:
-        """Return the result as JSON."""
+        """Return the result of the recovery as JSON."""
         return {
             "finished": is_finished,
             "adopted_container_ids": sorted(self.adopted),

@@ -82,7 +82,7 @@ def sample(
 
 
 def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> ChunkSample:
-    """Draw a sample from volumes that no agent uses."""
+    """Draw a sample of chunks from volumes that no agent uses, and read them."""
     size, results, unreadable = run_sample(
         volumes,
         confidence=wish.confidence,
@@ -96,7 +96,7 @@ def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> ChunkSample:
 
 
 def live_sample(datanode: str | None, wish: SampleRequest) -> ChunkSample:
-    """Draw a sample from running datanodes."""
+    """Draw a sample of chunks from running datanodes, which read them."""
     with connect() as client:
         return sample_of(client, nodes_of(client, datanode), wish)
 

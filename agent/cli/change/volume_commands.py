@@ -257,7 +257,7 @@ def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeSta
 
 
 def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
-    """Return the result of a retirement as text."""
+    """Return the result of retiring a volume as text."""
     name = f"{volume.path} of {short(place.datanode_id)}"
     if volume.service == "RETIRED":
         return f"{name} is empty; {NEXT}"

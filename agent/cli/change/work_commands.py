@@ -138,7 +138,7 @@ def request_of(control: str, work: LimitedWork, value: str) -> scm_pb2.ChangeSet
 
 
 def change(requests: list[scm_pb2.ChangeSettingsRequest]) -> int:
-    """Change settings, and show those that are then in force."""
+    """Change run-time settings, and show those that are then in force."""
     with connect() as client:
         *_, answer = [client.scm.change_settings(request) for request in requests]
     if is_json():

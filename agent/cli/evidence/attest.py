@@ -105,7 +105,7 @@ def attest(
 
 
 def new_key(path: Path) -> int:
-    """Create a key, and print how to use it."""
+    """Create a signing key, and print how to use it."""
     public_path = signing.make_key(path)
     found = signing.fingerprint(signing.read_public_key(public_path))
     if is_json():
@@ -225,7 +225,7 @@ def print_statement(path: Path, document: Mapping[str, Any], *, remark: str) -> 
 
 
 def text_of(statement: Mapping[str, Any]) -> list[str]:
-    """Return a statement as text."""
+    """Return a statement as lines of text."""
     lines = [
         f"From {day(statement['from_ms'])} to {day(statement['to_ms'])}, by verification logs "
         f"whose chains hold; made {day(statement['made_at_ms'])} by suture {statement['suture']}."

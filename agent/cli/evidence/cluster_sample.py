@@ -48,7 +48,7 @@ class ChunkSample:
         return not self.silent and not any(map(self.total, counts))
 
     def document(self) -> dict[str, object]:
-        """Return the result as JSON."""
+        """Return the sample and its results as JSON."""
         return {
             "size": asdict(self.size),
             "seed": self.seed,

@@ -54,7 +54,7 @@ class JudgedReplica:
         return self.peer.blocks_of(self.container_id)
 
     def findings_document(self) -> dict[str, object]:
-        """Return the findings as a document."""
+        """Return the replica's findings as a document for the bundle."""
         return {"findings": [facts(found) for found in self.findings]}
 
     def rows_document(self) -> dict[str, object]:

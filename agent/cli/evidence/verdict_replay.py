@@ -317,7 +317,7 @@ def fold(tree: KnownTree) -> TreeSummary:
 
 
 def _misfolded(tree: KnownTree) -> list[int]:
-    """Return the blocks whose checksum does not match their leaves."""
+    """Return the blocks whose checksum in the tree does not match their leaves."""
     return [
         block_id
         for block_id, leaves in tree.blocks.items()

@@ -126,7 +126,7 @@ def anchor_of(text: str) -> Head:
 
 
 def chain_check_text(one: ChainCheck) -> str:
-    """Return the result of checking a log in one line."""
+    """Return the result of checking a verification log, in one line."""
     gap = one.gap
     if gap is None:
         anchors = f", {pluralize(one.anchors_held, 'anchor')} hold" if one.anchors_held else ""
@@ -142,7 +142,7 @@ def chain_check_text(one: ChainCheck) -> str:
 
 
 def document(one: ChainCheck) -> dict[str, object]:
-    """Return the result of checking a log as a JSON document."""
+    """Return the result of checking a verification log as JSON."""
     gap = one.gap
     return {
         "first": one.first,

@@ -58,7 +58,7 @@ def show_container_history(container_id: int, count: int) -> int:
 
 
 def changes(told: Told) -> Iterator[Row]:
-    """Yield a row for each change of a replica."""
+    """Yield a table row for each change of a replica."""
     for node, entries in told.items():
         for entry in () if isinstance(entries, str) else entries:
             root = checksum(entry.root if entry.HasField("root") else None)
@@ -109,7 +109,7 @@ def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
 
 
 def entry_facts(entry: datanode_pb2.HistoryEntry) -> dict[str, object]:
-    """Return one entry as JSON; a missing root is null."""
+    """Return one entry of a replica's history as JSON; a missing root is null."""
     root = checksum(entry.root) if entry.HasField("root") else None
     return {**facts(entry), "root": root}
 

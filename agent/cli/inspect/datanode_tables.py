@@ -172,7 +172,7 @@ def pairs(value: Told) -> list[tuple[pb.VolumeStatus, pb.VolumeScrub]]:
 
 
 def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
-    """Return the row of one finding."""
+    """Return the table row of one scan finding."""
     return (
         short(datanode),
         item.container_id,

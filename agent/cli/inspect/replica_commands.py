@@ -142,7 +142,7 @@ def tree(
 
 
 def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
-    """Yield a row per block and, with `chunks`, one per chunk."""
+    """Yield a table row per block of a tree and, with `chunks`, one per chunk."""
     for index, block_id in enumerate(root.block_ids.tolist()):
         remark = "deleted" if root.deleted[index] else ""
         leaves = root.leaves_at(index)
@@ -242,7 +242,7 @@ def compare_pair(mine: FetchedReplica, theirs: FetchedReplica) -> tuple[str, Div
 
 
 def difference_rows(divergence: Divergence) -> Iterator[tuple[object, ...]]:
-    """Yield a row per difference."""
+    """Yield a table row per difference between two trees."""
     for item in divergence.differences:
         leaf = item.theirs or item.mine
         yield (

@@ -142,7 +142,7 @@ def containers(
 
 
 def container_row(info: scm_pb2.ContainerInfo) -> tuple[object, ...]:
-    """Return the row of a container in the list of all."""
+    """Return the row of a container in the table of all containers."""
     return (
         info.container_id,
         info.state,
@@ -155,7 +155,7 @@ def container_row(info: scm_pb2.ContainerInfo) -> tuple[object, ...]:
 
 
 def state_name(state: container_pb2.ReplicaState) -> str:
-    """Return the name of a replica state on the wire."""
+    """Return the name of a replica state, given its number on the wire."""
     return container_pb2.ReplicaState.Name(state)
 
 

@@ -101,7 +101,7 @@ def print_nodes(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]
 
 
 def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
-    """Return the row of one datanode."""
+    """Return the table row of one datanode."""
     if isinstance(told_by, str):
         return (short(node.datanode_id), node.address, node.health, *["-"] * 8, told_by)
     answer, scrub = told_by

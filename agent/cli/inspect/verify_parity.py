@@ -117,7 +117,7 @@ def rate_limiter(bytes_per_s: float) -> Callable[[int], None]:
 
 
 def print_result(report: ParityReport) -> None:
-    """Print the result for one container."""
+    """Print the result of verifying the parity of one container."""
     checked = f"{pluralize(report.stripe_count, 'stripe')}, {size(report.read_bytes)} read"
     if report.is_clean:
         print_line(f"container {report.container_id}: all shards fit together; {checked}")
@@ -150,7 +150,7 @@ def named(wrong: tuple[int, ...]) -> str:
 
 
 def facts(report: ParityReport) -> dict[str, object]:
-    """Return a report as JSON."""
+    """Return the parity report of one container as JSON."""
     return {
         "container_id": report.container_id,
         "clean": report.is_clean,

@@ -66,7 +66,7 @@ class ClientCalls:
         may_replace: bool,
         failed: Sequence[tuple[int, str]],
     ) -> None:
-        """Record keys with their blocks; all or none."""
+        """Record keys with their blocks. Either all keys are recorded, or none."""
         now_ms = self._parts.clock.wall_ms()
         stamped = [
             key if key.created_at_ms else Key(key.name, key.size_bytes, now_ms, key.blocks)

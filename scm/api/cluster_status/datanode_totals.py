@@ -56,7 +56,7 @@ class NodeTotals:
         return self.heard_count + len(self.silent)
 
     def add(self, view: NodeView) -> None:
-        """Count one more node."""
+        """Add the figures of one more node to the totals."""
         name = view.node.datanode_id
         self.node_count += 1
         self.container_count += view.container_count
@@ -97,7 +97,7 @@ def verified_at_ms(volume: ReportedVolume) -> int:
 
 
 def summed(views: Iterable[NodeView], name: str = "") -> NodeTotals:
-    """Return the totals of nodes."""
+    """Return the totals of some nodes under the name `name`."""
     sums = NodeTotals(name)
     for view in views:
         sums.add(view)

@@ -62,7 +62,7 @@ class CommandProgress:
         """Bytes moved since the start, by kind."""
 
     def record_outcome(self, outcome: CommandOutcome, now_s: float) -> None:
-        """Count one command that a datanode answered."""
+        """Count the outcome of one command that a datanode answered."""
         portion = self._portion(now_s)
         self.done[outcome.kind, outcome.state] += 1
         if outcome.state is OutcomeState.FAILED:
@@ -74,7 +74,7 @@ class CommandProgress:
             self.moved_bytes[outcome.kind] += moved
 
     def rate(self, kind: CommandKind, now_s: float) -> CompletionRate:
-        """Return the recent rate of commands of a kind."""
+        """Return the rate of commands of a kind in the last ten minutes."""
         self._forget(now_s)
         return CompletionRate(
             sum(portion.done[kind] for portion in self._portions),

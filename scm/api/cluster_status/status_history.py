@@ -55,7 +55,7 @@ class StatusHistory:
         self._done = (0, 0, 0)
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if another sample is due."""
+        """Return True if it is time for the next sample of the cluster."""
         return self._noted_at_s is None or now_s - self._noted_at_s >= EVERY_S
 
     def record_sample(

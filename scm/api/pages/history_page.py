@@ -37,7 +37,7 @@ WORDS: Final = {
 
 
 def history(past: StatusHistoryData, now_ms: int) -> dict[str, object]:
-    """Return the facts that the history template shows."""
+    """Return the facts that the history template shows: verdicts, curves, and a table of days."""
     begin_ms = now_ms - WEEKS_MS
     hours = past.samples[HOURS] if past.samples else ()
     days = past.samples[DAYS] if past.samples else ()

@@ -52,7 +52,7 @@ class NodeLoads:
         return self._load(CommandKind.DELETE, datanode_id, reported.get(CommandKind.DELETE, 0))
 
     def replication_limit(self, datanode_id: str) -> int:
-        """Return how many weighted replications a datanode may have."""
+        """Return how many weighted replications a datanode may have at once."""
         node = self._state.nodes.get(datanode_id)
         op_state = OpState.IN_SERVICE if node is None else node.op_state
         return replication_limit(op_state, self.service_limit(datanode_id))

@@ -55,7 +55,7 @@ def used_share(node: TargetCandidate) -> float:
 
 
 def average_share(nodes: Sequence[TargetCandidate]) -> float:
-    """Return the used share of all nodes together."""
+    """Return the share of the capacity of all nodes together that is used or promised."""
     used = sum(node.used_bytes + node.scheduled_bytes for node in nodes)
     return used / max(1, sum(node.capacity_bytes for node in nodes))
 

@@ -110,7 +110,7 @@ class Balancer(ControlComponent):
 
     @locked
     def stop(self) -> BalanceStatus:
-        """Start no more moves, and finish those whose copy exists."""
+        """Start no more moves. Moves whose copy exists are finished."""
         if self._run.is_running:
             self._end("stopped by an operator")
         return self._status()

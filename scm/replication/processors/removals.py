@@ -96,7 +96,7 @@ class OverReplicatedProcessor(ControlComponent):
         return True
 
     def begin_turn(self) -> None:
-        """Choose the containers to try in this step."""
+        """Choose the containers with surplus replicas to try in this step."""
         self._due = self._queue.choose(ATTEMPTS_PER_TURN)
         self._next = []
 

@@ -46,7 +46,7 @@ class Participants:
     peers: tuple[str, ...] = ()
 
     def peers_of(self, datanode_id: str) -> tuple[str, ...]:
-        """Return the peers without the target itself."""
+        """Return the peers from which a datanode reads, without the datanode itself."""
         return tuple(peer for peer in self.peers if peer != datanode_id)
 
 

@@ -46,7 +46,7 @@ class PlanRow:
 
     @property
     def why(self) -> str:
-        """The reason recorded for the commands of this row."""
+        """The reason to record for the commands of this row."""
         return f"plan: {self.reason}" if self.reason else "plan"
 
 

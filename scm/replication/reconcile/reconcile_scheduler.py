@@ -165,7 +165,7 @@ class ReconcileScheduler(ControlComponent):
             self._tries[container_id] = replace(tries, count=tries.count + 1, is_counted=True)
 
     def forget_old(self) -> None:
-        """Drop attempts that are too old to count."""
+        """Drop the attempts of reconciles that are too old to count."""
         now_s, cooldown_s = self._clock.monotonic_s(), self._options.reconcile_cooldown_ms / 1000
         self._ordered_at_s = {
             container_id: at_s

@@ -43,7 +43,7 @@ class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
         )
 
     def of(self, level: int) -> list[StatusSample]:
-        """Return the samples of one level, oldest first."""
+        """Return the samples of one level (interval length), oldest first."""
         keys = sorted(key for key in self._rows if key[0] == level)
         return [self._rows[key] for key in keys]
 

@@ -62,7 +62,7 @@ _TREE_FIELDS: Final = tuple((c.field.removeprefix("tree."), _PLACES[c.name]) for
 
 
 def replica_row(replica: Replica) -> bytes:
-    """Return the row of a replica."""
+    """Encode a replica as a row for the disk."""
     names = names_bytes(replica_names(replica))
     body = _ID.pack(replica.container_id) + replica_numbers(replica) + names
     return CRC.pack(zlib.crc32(body)) + body
@@ -121,7 +121,7 @@ def names_of(data: bytes) -> tuple[str, str, str, str]:
 
 
 def replica_from(row: bytes) -> Replica:
-    """Decode a replica."""
+    """Decode a row from the disk to a replica."""
     heads, (names,), _ = replica_heads([row])
     return replica_of(int(heads["container_id"][0]), names_of(names), row, _HEAD.size)
 

@@ -203,7 +203,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return found
 
     def of(self, container_id: int) -> tuple[Replica, ...]:
-        """Return all replicas of a container, by datanode id."""
+        """Return all replicas of a container, sorted by datanode id."""
         found = [self._replica(*self._arena.at(slot)) for slot in self._chains.of(container_id)]
         return tuple(sorted(found, key=lambda replica: replica.datanode_id))
 

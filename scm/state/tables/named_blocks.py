@@ -32,7 +32,7 @@ class NamedBlocks:
         return len(self._changes) > CHANGES_MAX
 
     def add(self, key: Key, count: int) -> None:
-        """Record that a key was added (1) or removed (-1)."""
+        """Record that a key with its blocks was added (`count` 1) or removed (-1)."""
         for block in key.blocks:
             place = block.container_id, block.local_id
             self._changes[place] = self._changes.get(place, 0) + count

@@ -45,7 +45,7 @@ class OutcomeTable(Table[int, CommandOutcome]):
         return len(self._ids)
 
     def apply(self, key: int, value: CommandOutcome | None) -> CommandOutcome | None:
-        """Add or remove the id. An undo restores only the id."""
+        """Add or remove the id of an outcome. An undo restores only the id."""
         was_there = key in self._ids
         if value is None:
             self._ids.pop(key, None)
@@ -57,12 +57,12 @@ class OutcomeTable(Table[int, CommandOutcome]):
         return key in self._ids
 
     def oldest(self, count: int) -> list[int]:
-        """Return up to `count` ids, oldest first."""
+        """Return up to `count` ids of outcomes, oldest first."""
         return sorted(self._ids)[:count]
 
     def newest(self, count: int, *, before_id: int = 0) -> list[int]:
-        """Return up to `count` ids, newest first. If `before_id` is not 0, return only lower
-        ids."""
+        """Return up to `count` ids of outcomes, newest first. If `before_id` is not 0, return only
+        lower ids."""
         older = self._ids if before_id == 0 else {i for i in self._ids if i < before_id}
         return sorted(older, reverse=True)[:count]
 

@@ -145,7 +145,7 @@ class RebuildSources:
 
     @property
     def live_sources(self) -> dict[int, RebuildSource]:
-        """The best available source of each index."""
+        """The best available source of each shard index."""
         return {
             index: next(one for one in sources if one.dropped is None)
             for index, sources in self._sources.items()

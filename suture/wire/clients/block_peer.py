@@ -141,7 +141,7 @@ class BlockPeer:
         block_ids: Sequence[BlockId],
         meter: TransferCost | None = None,
     ) -> Iterator[BlockData | SutureError]:
-        """Yield each requested block, or its error."""
+        """Yield the metadata of each requested block, or the error for it."""
         asked = [_key(container_id, block_id) for block_id in block_ids]
         answer: pb.GetBlocksResponse = self._call(
             self.stub.GetBlocks, pb.GetBlocksRequest(block_ids=asked)

@@ -20,7 +20,7 @@ def check_address(address: str) -> None:
 
 
 def below(address: str, name: str) -> str:
-    """Return the address of an entry of a directory."""
+    """Return the address of the entry `name` of a directory."""
     parts = urlsplit(address)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 

@@ -213,7 +213,7 @@ class PlannedScans:
         return int(self.table.num_rows)
 
     def only(self, wanted: Sequence[bool]) -> "PlannedScans":
-        """Return the rows for which `wanted` is True."""
+        """Return the rows for which the mask `wanted` is True."""
         import pyarrow
 
         return PlannedScans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
@@ -248,7 +248,7 @@ def action_row(row: dict[str, Any]) -> scm_pb2.PlanRow:
 
 
 def plan_replica(replica: dict[str, object]) -> scm_pb2.PlanReplica:
-    """Return one replica as recorded in the plan."""
+    """Return one replica of a plan row as a wire message."""
     result = scm_pb2.PlanReplica(
         datanode_id=str(replica["datanode_id"]),
         state=str(replica["state"]),

@@ -142,7 +142,7 @@ class SnapshotFiles:
         self.is_finished = True
 
     def close(self) -> None:
-        """Close the files in their present state."""
+        """Close the files without finishing the snapshot."""
         for table in self._tables.values():
             table.close()
 

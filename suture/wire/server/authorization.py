@@ -164,7 +164,7 @@ class NullAudit:
     path: Path | None = None
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Drop the entry."""
+        """Do nothing, so that the entry is lost."""
 
 
 @dataclass(frozen=True, slots=True)

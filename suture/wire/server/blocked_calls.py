@@ -192,7 +192,7 @@ class BlockedCallMiddleware:
         self._connections = connections or Connections(0)
 
     def wrap(self, _method: str, handler: Any) -> _Handler:
-        """Record the waits of each call."""
+        """Return the handler of a method, wrapped so that the waits of its calls are recorded."""
         if handler.request_streaming:
             both_ways = handler.response_streaming
             make_upload: Any = (

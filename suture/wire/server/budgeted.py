@@ -119,6 +119,6 @@ class _SecondEnd:
         self._ends = count(1)  # `next` is atomic, so no lock is needed
 
     def end(self) -> None:
-        """Record one of the two ends."""
+        """Record that the handler or gRPC has ended the call. The second end calls `act`."""
         if next(self._ends) == 2:
             self._act()

@@ -96,7 +96,7 @@ class Connections(Collector):
         return ticket
 
     def end(self, ticket: int) -> None:
-        """Record the end of a call."""
+        """Record the end of the call with this ticket."""
         self._calls.pop(ticket, None)
 
     def trust(self, name: str) -> None:
