@@ -134,8 +134,8 @@ class OlderStates(ControlComponent):
         self._distrust(change, next(after, starts[-1]), self._state.term)
 
     def finish_recovery(self, change: StateChange) -> None:
-        """End the recovery: continue with a term above those of the other control planes that were
-        seen."""
+        """End the recovery. Continue with a higher term (number of starts) than that of any other
+        control plane that was seen."""
         change.move_counter("term", self.term_seen + 1)
         before = self.trouble
         change.on_undo(lambda: setattr(self, "trouble", before))

@@ -35,10 +35,10 @@ _UNFINISHED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A possible close of a container that does not close by itself.
+    """A possible close of a container that its close commands do not close.
 
-    `obstacle` is the reason why only an operator may order it. It is empty if the close abandons no
-    acknowledged commit.
+    `obstacle` is the reason why only an operator may order the close. `obstacle` is empty if the
+    close abandons no acknowledged commit.
     """
 
     bcsid: int  # the container's last commit after the close
@@ -51,12 +51,14 @@ class Closure:
 
     @property
     def is_complete(self) -> bool:
-        """True if every origin is seen, so that there is nothing to wait for."""
+        """True if a replica of every origin (the datanodes that the writer wrote to) is seen, so
+        that there is nothing to wait for."""
         return self.origin_count >= self.required_count
 
     @property
     def ahead_replicas_text(self) -> str:
-        """A text naming the replicas that have more commits; empty if there are none."""
+        """A text naming the replicas with more commits than the closed container; empty if there
+        are none."""
         return ", ".join(
             f"{p.datanode_id} is {p.replica.state} at commit {p.replica.bcsid}" for p in self.beyond
         )
@@ -69,7 +71,7 @@ def closure(
     acknowledged_bcsid: int,
     awaited: Collection[str] = (),
 ) -> Closure | None:
-    """Return the possible close of a container that is not closed by its close commands.
+    """Return how a container can be closed that its close commands do not close.
 
     Return None if a closed replica has all commits and nothing prevents the normal close. Return
     None if the container cannot close, because no replica is left, or only a copy that is being

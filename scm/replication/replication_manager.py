@@ -291,8 +291,8 @@ class ReplicationManager(ControlComponent):
         return in_flight_limit(total, self._options.inflight_factor_percent)
 
     def _of_round(self, count_max: int) -> list[int]:
-        """Return the next unsettled containers of the round, at most `count_max` and up to this
-        step's end."""
+        """Return the next containers of the round through all containers that are not settled yet,
+        at most `count_max` and only from this step's part of the round."""
         first, stop = self._round_at, self._round_stop
         found = self._settled.missing(first, stop, count_max=count_max)
         self._round_at = found[-1] + 1 if len(found) == count_max else stop
@@ -429,8 +429,8 @@ class ReplicationManager(ControlComponent):
         return bool(copies)
 
     def _is_waiting_for(self, case: ContainerContext, from_ids: Sequence[str]) -> bool:
-        """If all sources are at their limits, let the container sleep until one has room, and
-        return True."""
+        """If all sources are at their limits, let the container wait until one has room, and return
+        True."""
         if not from_ids or any(map(self._has_room, from_ids)):
             return False
         self._queue.park_until_room(case.container.container_id, from_ids)
@@ -451,8 +451,8 @@ class ReplicationManager(ControlComponent):
         )
 
     def _wake_if_more_are_able(self) -> None:
-        """Wake all resting containers if another datanode can now take replicas, or one has room
-        again."""
+        """Queue all containers without a suitable datanode again, if another datanode can now take
+        replicas, or one has room again."""
         before, self._able = self._able, frozenset()
         if not self._queue.has_resting:
             return

@@ -48,7 +48,8 @@ def check_pages(source: Path) -> None:
 
 
 def _go_through(source: str) -> None:
-    """Make LMDB read all pages in use, and exit with the result."""
+    """Make LMDB read all pages in use, and end this child process with the result as its exit
+    code."""
     try:
         with (
             snapshot_of(Path(source)) as (environment, transaction),

@@ -149,9 +149,8 @@ class WriterSession:
 
     def finish(self, *, close: bool, is_patient: bool = False) -> None:
         """End the session. With `close`, the SCM closes the session's containers now. With
-        `is_patient`, wait for a control plane that is being restarted. Without it, do nothing if
-        the control plane has never answered, because the control plane does not know the
-        session."""
+        `is_patient`, wait for a control plane that is being restarted. Without `is_patient`, do
+        nothing if the control plane has never answered, because it does not know the session."""
         if not (self._was_heard or self.state.has_blocks or is_patient):
             return
         request = scm_pb2.EndWriteSessionRequest(client_id=self.state.client_id, close=close)

@@ -44,7 +44,8 @@ class ReplicationQueue:
         """Queue a container that was just checked. If it is queued with this weight, it keeps its
         position.
 
-        A sleeping container wakes, because other datanodes may be suitable now.
+        A container that waits for busy datanodes is tried again, because other datanodes may be
+        suitable now.
         """
         known = self.found.get(container_id)
         is_awake = container_id not in self._asleep
@@ -100,38 +101,41 @@ class ReplicationQueue:
 
     @property
     def has_resting(self) -> bool:
-        """True if any container rests."""
+        """True if any container rests, that is, waits until another datanode becomes suitable."""
         return bool(self._resting)
 
     @property
     def resting_count(self) -> int:
-        """Number of containers that rest."""
+        """Number of containers that rest, that is, wait until another datanode becomes suitable."""
         return len(self._resting)
 
     @property
     def sleeping_count(self) -> int:
-        """Number of containers that sleep until a datanode has room."""
+        """Number of containers that sleep, that is, wait until one of certain busy datanodes has
+        room."""
         return len(self._asleep) - len(self._resting)
 
     def is_resting(self, container_id: int) -> bool:
-        """Return True if a container rests."""
+        """Return True if a container rests, that is, waits until another datanode becomes
+        suitable."""
         return container_id in self._resting
 
     def sleeps_for(self, container_id: int) -> tuple[str, ...]:
-        """Return the busy datanodes for which a container sleeps; an empty tuple if it does not
-        sleep."""
+        """Return the busy datanodes for which a container waits; an empty tuple if it does not wait
+        for busy datanodes."""
         return self._datanodes.get(container_id, ()) if container_id in self._asleep else ()
 
     def wake_resting(self) -> None:
-        """Queue the resting containers again, because a datanode may be suitable now."""
+        """Queue the containers again for which no datanode was suitable, because one may be
+        suitable now."""
         resting, self._resting = self._resting, set()
         self._asleep -= resting
         for container_id in resting:
             self._enter(container_id)
 
     def sleeps_again(self, container_id: int) -> bool:
-        """Put a container to sleep again if all datanodes for which it last slept are busy. Return
-        True if it sleeps."""
+        """Let a container wait again if all datanodes for which it last waited are still busy.
+        Return True if it waits."""
         datanode_ids = self._datanodes.get(container_id, ())
         if not datanode_ids or any(map(self._has_room, datanode_ids)):
             return False

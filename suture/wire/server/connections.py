@@ -71,7 +71,7 @@ class Connections(Collector):
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """The names of its metrics begin with `prefix`. `known` returns the addresses of datanodes.
-        It may block, and is called only if there are many connections."""
+        `known` may block, and is called only if there are many connections."""
         self._prefix = prefix
         self._known_addresses = known
         self._known_hosts: frozenset[str] = frozenset()
