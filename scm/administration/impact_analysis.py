@@ -92,7 +92,8 @@ class ImpactTotals:
         return sum(short * count for short, count in self.missing_replicas.items())
 
     def add(self, batch: ContainerBatch, rules: Rules, targets: StopTargets) -> None:
-        """Add the containers of a batch that have a replica on a target."""
+        """Evaluate the containers of a batch that have a replica on a target, and add them to the
+        totals."""
         at_stake = _at_stake(batch, rules, targets)
         self._count_serving(at_stake)
         self._count_lacking(at_stake, rules)

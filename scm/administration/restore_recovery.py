@@ -176,8 +176,9 @@ class RestoreRecovery(ControlComponent):
         )
 
     def _is_there(self, container_id: int) -> bool:
-        """Return True if the state or a datanode has the container, and no operator gave it up. An
-        unfinished container may have been deleted or lost since the backup."""
+        """Return True if the state or a datanode has the container, and no operator gave it up.
+        Otherwise there is nothing to examine, because the container was deleted or lost since the
+        backup."""
         state = self._state
         if state.forgotten.get(container_id) is not None:
             return False

@@ -76,9 +76,8 @@ class StopImpactAnalyzer(ControlComponent):
     _safe_mode: SafeMode
 
     def analyze(self, question: StopQuery) -> StopImpact:
-        """Return the answer to a question. Raise RefusedError(WRONG_DATANODE) for an unknown
-        datanode or volume.
-        """
+        """Return the effect of the stop that `question` describes. Raise
+        RefusedError(WRONG_DATANODE) for an unknown datanode or volume."""
         for tries_left in reversed(range(TRIES)):
             found, is_same = self._looked(question)
             if is_same or not tries_left:

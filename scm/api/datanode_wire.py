@@ -236,7 +236,7 @@ def _believed(columns: Columns, where: str) -> Columns:
 
 
 def _reported(columns: Columns, datanode_id: str, now_ms: int) -> ReportedReplicas:
-    """Return the replicas of a report. Words are cut to their maximum length, and an empty origin
+    """Return the replicas of a report. Texts are cut to their maximum length, and an empty origin
     is replaced by the datanode's id."""
     volumes = set(np.flatnonzero(np.bincount(columns.numbers["volume"])).tolist())
     words = [

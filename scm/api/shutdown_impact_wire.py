@@ -23,8 +23,8 @@ IMPACT: Final = MessageMap(
 
 
 def question_from(message: scm_pb2.CheckStopRequest) -> StopQuery:
-    """Convert the targets that would be off. Raise RefusedError(MALFORMED_REQUEST) if one is
-    invalid."""
+    """Return the query about a stop, converted from protobuf. Raise RefusedError(MALFORMED_REQUEST)
+    if a target is invalid."""
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")
     volumes = tuple(

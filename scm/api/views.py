@@ -112,8 +112,9 @@ def shards_hint(replicas: Sequence[Replica]) -> str:
 
 
 def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
-    """Return the result of comparing a container's replicas: "match", "shards", "differ" or
-    "unknown"."""
+    """Return the result of comparing a container's replicas: "match", "differ" or "unknown". For an
+    erasure-coded container, "shards" replaces "match", because shards of different indexes are
+    never equal."""
     is_coded = container is not None and bool(container.scheme)
     return shards_hint(replicas) if is_coded else checksums_hint(replicas)
 

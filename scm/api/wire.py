@@ -79,7 +79,8 @@ def op_state_from(value: str, where: str) -> OpState:
 
 
 def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateRequest:
-    """Convert an operator's request to change the operational states of nodes."""
+    """Return an operator's request to change operational states of nodes, converted from
+    protobuf."""
     datanode_ids = node_ids_from(message.datanode_ids)
     op_state = op_state_from(message.op_state, "op_state")
     if op_state not in REQUESTED_STATES:

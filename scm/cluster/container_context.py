@@ -111,10 +111,10 @@ def _misplaced(case: ContainerContext, racks: list[str]) -> int:
 
 
 def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
-    """Return two sets of nodes that must not get a copy. The first set counts for racks: nodes with
-    an intact replica (also in maintenance) or with a pending copy. The second set does not: nodes
-    that leave, or whose replica is unhealthy or being deleted. Dead nodes with replicas are in
-    neither."""
+    """Return two sets of nodes that must not get a copy. The racks of the first set count as used:
+    its nodes have an intact replica (also in maintenance) or a pending copy. The racks of the
+    second set do not count: its nodes leave, or their replica is unhealthy or being deleted. Dead
+    nodes with replicas are in neither."""
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
         if p.health is NodeHealthState.DEAD:

@@ -85,8 +85,8 @@ class LastReplicaTracker:
     def _is_among(
         self, numbers: NDArray[np.uint32], is_so: Callable[[str], bool]
     ) -> NDArray[np.bool_]:
-        """Return a mask of the rows whose word satisfies `is_so`. Each distinct word is evaluated
-        once."""
+        """Return a mask of the rows whose text satisfies `is_so`; `numbers` has the number of each
+        row's text. Each distinct text is evaluated once."""
         distinct, which = np.unique(numbers, return_inverse=True)
         words = self._state.replicas.words(distinct.tolist())
         return np.array([is_so(word) for word in words], np.bool_)[which]

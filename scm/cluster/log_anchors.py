@@ -38,8 +38,8 @@ class AnchorKeeper(ControlComponent):
 
     @locked
     def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
-        """Return the anchors of logs, sorted by datanode and volume. Without a datanode id, return
-        only the newest anchor of each log."""
+        """Return the anchors (stored heads) of verification logs, sorted by datanode and volume.
+        Without a datanode id, return only the newest anchor of each log."""
         chosen = [
             one if datanode_id else VolumeAnchors(one.datanode_id, one.volume_id, one.anchors[-1:])
             for one in self._state.anchors.values()

@@ -214,7 +214,7 @@ class NodeManager:
 
     def health_of(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, NodeHealthState]]:
         """Return each node's registration and its health now. The registration is None if the node
-        never registered. Called at each read (ADR 0041)."""
+        never registered. Each read of a client calls this method (ADR 0041)."""
         now_s = self._clock.monotonic_s()
         found = self._state.nodes.get
         nodes: list[tuple[Node | None, NodeHealthState]] = []

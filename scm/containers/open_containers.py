@@ -135,8 +135,9 @@ class WriterSessions(ControlComponent):
         return self._close_settled(change, touched)
 
     def _renew(self, client_id: str) -> None:
-        """Renew all containers of a session. A large key writes its first container early and
-        commits it only with the last one."""
+        """Renew all containers of a session together. A large key writes its first container early
+        and commits it only with the last one, so the first one would otherwise be closed as
+        idle."""
         now_s = self._clock.monotonic_s()
         for container in self._state.containers.open_of(client_id) if client_id else ():
             self._active_at_s[container.container_id] = now_s

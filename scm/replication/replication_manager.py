@@ -202,8 +202,8 @@ class ReplicationManager(ControlComponent):
             return True
 
     def check_next(self) -> list[int]:
-        """Check some due containers, then this step's part of the round; return the checked
-        containers. Nothing is ordered."""
+        """Check some due containers, then this step's part of the round through all containers.
+        Return the checked containers. Nothing is ordered."""
         self._due.add_all(self._stirred.pop_all())
         chosen = self._due.pop(LOOKS_PER_TURN)
         if len(chosen) < LOOKS_PER_TURN:

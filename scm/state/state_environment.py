@@ -139,9 +139,9 @@ class StateEnvironment:
                 self._environment = self._as_before(self._opened())
 
     def _as_before(self, environment: lmdb.Environment) -> lmdb.Environment:
-        """Open the databases of a new environment. Raise lmdb.Error unless it is at the last
-        durable transaction. Otherwise, a change that was reported as failed would become part of
-        the state."""
+        """Open the databases of a new environment. Raise lmdb.Error unless the environment is at
+        the last durable transaction, because a change that was reported as failed would then become
+        part of the state."""
         if _number_of(environment) != self.number:
             environment.close()
             raise lmdb.Error("a failed change is on the disk: restart suture-scm")

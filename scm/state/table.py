@@ -113,7 +113,8 @@ class Table(Generic[K, V]):
             self.apply(self.key_of(value), value)
 
     def _all_taken_in(self) -> None:
-        """Called after the last portion is loaded; subclasses finish their indexes here."""
+        """Finish the indexes after the last portion of rows is loaded. Subclasses with indexes
+        override this method."""
 
     def _find_damage(self, rows: Iterable[bytes], first: int, key_at: KeyAt) -> None:
         """Raise DamagedRow, with the row's key, for the first row that cannot be decoded."""

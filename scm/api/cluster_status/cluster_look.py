@@ -24,7 +24,8 @@ class Look:
 
 
 def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
-    """Return the verdict on the cluster. `troubles` are the problems of the process itself."""
+    """Return the verdict on the cluster's data. `troubles` are the problems of the process
+    itself."""
     counts, sums = look.counts, look.sums
     facts = ClusterFacts(
         containers=ContainerProblems(

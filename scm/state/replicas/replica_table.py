@@ -212,18 +212,18 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         each replica's container.
 
         The replicas are ordered by container. The fields `datanode`, `origin`, `volume` and `error`
-        are numbers of words (`words`). The other fields are those of
+        are numbers that `words` converts to texts. The other fields are those of
         `replica_rows.REPLICA_NUMBERS`.
         """
         owner, slots = self._chains.of_all(np.array(container_ids, np.int64))
         return owner, self._arena.read(slots)
 
     def words(self, numbers: Iterable[int]) -> list[str]:
-        """Return the words (datanode, origin, volume or error) with these numbers."""
+        """Return the texts (datanode, origin, volume or error) that these numbers stand for."""
         return [self._names[number] for number in numbers]
 
     def numbers(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers of these words; skip a word that has no number."""
+        """Return the numbers that stand for these texts; skip a text that has no number."""
         return [self._name_numbers[word] for word in words if word in self._name_numbers]
 
     def of_node(self, datanode_id: str, container_ids: Ids) -> Rows:
@@ -301,8 +301,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(container_ids[owner[is_unsettled]].tolist())
 
     def _own(self, rows: Rows, datanode_id: str, words: Sequence[str]) -> Rows:
-        """Return a copy of a datanode's rows, with the word numbers of the report replaced by those
-        of this table."""
+        """Return a copy of a datanode's rows, in which the report's numbers of texts are replaced
+        by the numbers of this table."""
         numbers = np.array(self._words([datanode_id, *words]), np.uint32)
         own = copied(rows)
         own["datanode"] = numbers[0]

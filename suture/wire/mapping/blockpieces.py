@@ -35,7 +35,7 @@ def encode_piece(piece: BlockPiece) -> bytes:
 
 
 def decode_piece(encoded: bytes) -> BlockPiece:
-    """Decode a message. Raise protobuf's DecodeError if it is invalid."""
+    """Decode a `ReadBlockResponse` message. Raise protobuf's DecodeError if it is invalid."""
     view = memoryview(encoded)
     chunk, start = None, 0
     if encoded[:1] == CHUNK_TAG:

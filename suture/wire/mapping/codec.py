@@ -103,7 +103,8 @@ def parse_replica_index(value: int, where: str = "replica_index") -> int:
 
 
 def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, BlockId]:
-    """Return the container id and the block id in `message`. Called for each read of a client."""
+    """Return the container id and the block id in `message`. Valid ids are returned without further
+    calls, because each read of a client calls this function."""
     container_id, block_id = message.container_id, message.local_id
     if (
         1 <= container_id <= ID_MAX

@@ -61,7 +61,7 @@ def new_block_message(
 
 
 def decode(encoded: bytes) -> NewBlocksMessage:
-    """Decode a message. Raise protobuf's DecodeError if it is invalid."""
+    """Decode a `NewBlocks` message. Raise protobuf's DecodeError if it is invalid."""
     if encoded[:1] == DATA_TAG:
         view = memoryview(encoded)
         size_bytes, start = read_varint(view, 1)

@@ -84,7 +84,8 @@ def _ids(values: Sequence[int], where: str) -> U64s:
 
 
 def pages(tree: Tree, selection: TreeQuery) -> Iterator[pb.HashesPage]:
-    """Yield the pages of the answer. The first page has the summary, even if no row is selected."""
+    """Yield the selected part of a tree in pages. The first page has the summary, even if no row is
+    selected."""
     summary = codec.summary_message(tree.summary())
     if selection.level == pb.ROOT:
         yield pb.HashesPage(summary=summary)

@@ -35,7 +35,8 @@ class AuditHandlers:
     audit: Audit
 
     def ListAudit(self, request: pb.ListAuditRequest, _context: Context) -> pb.ListAuditResponse:
-        """Return the newest lines since a time. Raise RefusedError if the log has no file."""
+        """Return the newest lines of the audit log since a time. Raise RefusedError if the log has
+        no file."""
         since_ms = parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         if self.audit.path is None:
             raise RefusedError(
