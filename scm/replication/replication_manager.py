@@ -301,7 +301,9 @@ class ReplicationManager(ControlComponent):
         return found
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
-        """Judge containers, and put each into the queues to which it belongs."""
+        """Judge containers and record their health states. Queue those with missing replicas for
+        copies, those with surplus replicas for deletes, and those with differences for
+        reconciles."""
         found, lacks = self._judge.summarize_health(container_ids)
         self._healing.record_candidates(found)
         ids = found.view.batch.containers.container_id

@@ -56,7 +56,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     """Replicas by container and datanode, and container ids by datanode.
 
     There are millions of replicas. Each is a row of numbers (`scm.state.replicas.arena`), some of
-    which are indexes of words. A `Replica` object is made on request. A datanode's report is
+    which stand for texts. A `Replica` object is made on request. A datanode's report is
     compared and applied as one array (`apply_report`).
 
     On disk the replicas of one datanode are adjacent, because they are reported together. A report

@@ -96,8 +96,8 @@ def read_files(files: TlsFiles) -> TlsMaterial:
 
 
 def _content(path: Path, modes_refused: int) -> bytes:
-    """Return the content of a file. Raise RefusedError if other users may change the file, or may
-    read it although it is a key."""
+    """Return the content of a PEM file. Raise RefusedError if the file cannot be read, has a mode
+    in `modes_refused` (others may change it, or may read a key), or belongs to another user."""
     try:
         with path.open("rb") as file:
             facts = os.fstat(file.fileno())
