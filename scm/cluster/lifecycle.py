@@ -40,7 +40,7 @@ class ContainerEvent(StrEnum):
         "GIVEN_UP"  # commits that no closed replica has are lost (`scm.containers.close_rules`)
     )
     NEVER_WRITTEN = "NEVER_WRITTEN"  # no datanode ever had a replica, and nothing was committed
-    REPLICA_SEEN = "REPLICA_SEEN"  # a replica of a container that was believed never written
+    REPLICA_SEEN = "REPLICA_SEEN"  # a replica of a container that was assumed never written
     EMPTIED = "EMPTIED"  # every replica is empty, and no key needs the container
     CLEANED_UP = "CLEANED_UP"  # the last replica of a deleted container is gone
     RETURNED_CLOSED = "RETURNED_CLOSED"  # a CLOSED replica with data of a deleted container

@@ -369,7 +369,7 @@ class PendingCommand:
     created_at_ms: int = 0
     target_id: str = ""  # replicate: the datanode that gets the replica
     size_bytes: int = 0  # replicate, reconstruct: space that each target needs during the work
-    keep_count: int = 0  # delete: sent only if at least this many good replicas remain
+    keep_count: int = 0  # delete: sent only if at least this many intact replicas remain
     op_state: str = ""  # set_operational_state
     op_expiry_ms: int = 0
     queued_at_s: float = 0.0  # monotonic, of this process

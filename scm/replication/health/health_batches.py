@@ -169,7 +169,7 @@ class HealthBatchBuilder(ControlComponent):
             container=owner,
             node=node,
             index=held["replica_index"].astype(np.int64),
-            # A replica that could not be loaded is present and bad, whatever it was before.
+            # A replica that could not be loaded is present and damaged, whatever its state was.
             state=np.where(is_loaded, _REPLICA_STATES[held["state"]], UNHEALTHY),
             is_loaded=is_loaded,
             origin=origin.astype(np.int64),
