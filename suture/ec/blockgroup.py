@@ -5,9 +5,9 @@ the block or report a shorter group, for one of three reasons. Its datanode may 
 during the write, the shard may be an old copy, or its disk may have lost a write.
 
 A client's write is acknowledged only after all shards have acknowledged it. Therefore the length of
-the group is the longest length that `data_count` shards have in full. If a
-shorter length were used, one shard that has lost data would cause the loss of acknowledged data. A
-longer group cannot be computed.
+the group is the longest length that `data_count` shards have in full. If a shorter length were
+used, one shard that has lost data would cause the loss of acknowledged data. A longer group cannot
+be computed.
 """
 
 import base64

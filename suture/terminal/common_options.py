@@ -29,8 +29,10 @@ class CommonOptions:
     as_json: bool = False
 
 
-# The default is frozen, so it is safe to share.
-_chosen: ContextVar[CommonOptions] = ContextVar("chosen", default=CommonOptions())  # noqa: B039
+_chosen: ContextVar[CommonOptions] = ContextVar(
+    "chosen",
+    default=CommonOptions(),  # noqa: B039 - it is frozen
+)
 
 
 def scm_address() -> str:
