@@ -39,13 +39,14 @@ ScmPrincipalOption = Annotated[
 
 
 def site_config(directory: Path | None) -> SiteConfig:
-    """Return the configuration in a directory; an empty one if none is named."""
+    """Return the configuration of the cluster from the XML files in `directory`. Return an empty
+    configuration if `directory` is None."""
     return NO_CONFIG if directory is None else read_site_config(directory)
 
 
 def scm_addresses(scm: str, config: SiteConfig) -> tuple[Address, ...]:
-    """Return the addresses of the SCMs' client ports. Raise typer.BadParameter if one is
-    invalid."""
+    """Return the addresses of the SCMs' client ports: from `scm` (option --scm), or else from
+    `config`. Raise typer.BadParameter if `scm` is invalid, or if both are missing."""
     if scm:
         try:
             return parse_addresses(scm)
@@ -59,7 +60,8 @@ def scm_addresses(scm: str, config: SiteConfig) -> tuple[Address, ...]:
 def identity_of(
     config: SiteConfig, *, user: str, principal: str, keytab: Path | None, scm_principal: str
 ) -> Identity:
-    """Return the caller's identity: by Kerberos if the cluster or an option requires it."""
+    """Return the caller's identity: for Kerberos if the cluster or an option requires Kerberos, for
+    SIMPLE otherwise. Raise typer.BadParameter if the options contradict each other."""
     named = scm_principal or config.get("hdds.scm.kerberos.principal")
     if not (config.is_kerberos or principal or keytab or scm_principal):
         return choose(user)

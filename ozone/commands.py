@@ -188,7 +188,7 @@ def _reported(
 
 
 def _place(volume: OzoneVolume, data_dirs: Sequence[Path]) -> int:
-    """Return the position of a volume's directory on the command line."""
+    """Return the position on the command line of the directory that contains `volume`."""
     named = [volume.hdds in {path, path / HDDS} for path in data_dirs]
     return named.index(True)
 
@@ -196,7 +196,8 @@ def _place(volume: OzoneVolume, data_dirs: Sequence[Path]) -> int:
 def on_several_volumes(
     volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]],
 ) -> dict[ContainerId, list[str]]:
-    """Return the containers that several volumes of the datanode have, each with these volumes."""
+    """Return the containers that exist on more than one volume, each with the paths of these
+    volumes."""
     places: dict[ContainerId, list[str]] = {}
     for volume, results in volumes:
         for result in results:
@@ -310,7 +311,8 @@ def document(
 
 
 def print_scrub(volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]]) -> None:
-    """Print the scrub's results: what needs attention first, then one paragraph per volume."""
+    """Print the results of a scrub: first the containers that need attention, then one paragraph
+    per volume."""
     for volume, results in volumes:
         is_treeless = all(result.lacks_tree for result in results if result.read_at_ms)
         for result in map(_without_tree_note, results) if is_treeless else results:
@@ -359,7 +361,8 @@ def finding_row(finding: ScanFinding) -> tuple[object, ...]:
 def print_volume(
     volume: OzoneVolume, results: Sequence[ContainerResult], *, is_treeless: bool
 ) -> None:
-    """Print the totals of a volume. `is_treeless` is True if none of its containers has a tree."""
+    """Print the totals of a volume. `is_treeless` is True if none of the volume's containers has a
+    tree."""
     statuses = Counter(result.status for result in results)
     counts = ", ".join(
         f"{count} {status.value}" for status in ScrubStatus if (count := statuses[status])

@@ -40,8 +40,9 @@ def secure_datanode(config: AgentConfig) -> SecureDatanode | None:
 def server_factories(
     config: OzoneConfig, secure: SecureDatanode | None = None
 ) -> Sequence[MakeServer]:
-    """Return the factories of an agent's servers for Ozone: one server, or two in a secure cluster.
-    Return none if the config sets no address for them."""
+    """Return the factories of the agent's servers for Ozone's datanodes and clients: one server, or
+    two in a secure cluster. Return an empty sequence if the config sets no address for the
+    servers."""
 
     def plain(inside: HostServices) -> BoundServer:
         security = Security(allow_plaintext=inside.config.tls.allow_plaintext)

@@ -26,12 +26,12 @@ class Identity(Protocol):
 
     @property
     def hint(self) -> str:
-        """The hint for an operator whose server rejects this identity."""
+        """Hint for the operator, printed if a server rejects this identity."""
         ...
 
     def exchange(self, host: str) -> SaslExchange | None:
-        """Return a new authentication at a server; None for SIMPLE. Raise RefusedError or
-        UnavailableError if there are no credentials."""
+        """Return a new SASL exchange with the server on `host`, or None for SIMPLE authentication.
+        Raise RefusedError or UnavailableError if there are no credentials."""
         ...
 
 
@@ -43,7 +43,7 @@ class HadoopIdentity:
 
     @property
     def hint(self) -> str:
-        """The hint for an operator whose server rejects this identity."""
+        """Hint for the operator, printed if a server rejects this identity."""
         return "name another user with --user"
 
     def exchange(self, _host: str) -> None:
@@ -52,10 +52,10 @@ class HadoopIdentity:
 
 
 def choose(user: str) -> HadoopIdentity:
-    """Return the identity of `user`, or of the user of this process.
+    """Return the SIMPLE identity of `user`. If `user` is empty, return that of the process's user.
 
-    If the user id has no name, as in containers, the number is used as the name; Hadoop accepts any
-    text.
+    If the process's user id has no name, as in containers, the decimal user id is used as the name.
+    Hadoop accepts any text as a name.
     """
     try:
         return HadoopIdentity(user or getpass.getuser())

@@ -1,8 +1,9 @@
 """A connection to one address of a service with Hadoop's RPC.
 
-The connection is blocking and for one thread. The caller may send several calls before it reads
-their answers, in the server's order. These calls must fit into the kernel's buffers; otherwise both
-sides would wait for each other. The caller ensures this with `scm.WINDOW`.
+Calls block, and only one thread may use the connection. The caller may send several calls before it
+reads their answers, in the server's order. These calls must fit into the kernel's socket buffers;
+otherwise client and server would wait for each other. `scm.WINDOW` therefore limits the number of
+calls in flight.
 """
 
 import socket
@@ -61,8 +62,8 @@ class Connection:
         timeout_s: float,
         hint: str = CLIENT_PORT,
     ) -> None:
-        """Connect and authenticate. `hint` names the expected port, for the error if another
-        service answers."""
+        """Connect and authenticate. `hint` names the port that the operator should use; the error
+        contains `hint` if another service answers at this address."""
         self.address = address
         self._timeout_s = timeout_s
         self._hint = hint
@@ -83,15 +84,16 @@ class Connection:
             raise
 
     def _open(self, exchange: SaslExchange | None, client_id: bytes, protocol: str) -> None:
-        """Send the header, authenticate, and tell the server the protocol of later calls."""
+        """Send the connection header, authenticate, and send the name of the protocol of later
+        calls."""
         self._write(frames.connection_header(frames.SASL_CALL if exchange else frames.SIMPLE))
         if exchange is not None:
             self._protection = self._authenticated(exchange)
         self.send(frames.context_frame(client_id, self._identity.user, protocol))
 
     def _authenticated(self, exchange: SaslExchange) -> FrameProtection | None:
-        """Authenticate. Return the protection of all later frames; None if they are sent
-        unprotected."""
+        """Authenticate. Return the protection of all later frames, or None if they are sent without
+        protection."""
         reply: bytes | None = exchange.begin()
         for _ in range(EXCHANGE_MAX):
             if reply is None:
@@ -109,11 +111,11 @@ class Connection:
         return str(self._socket.getsockname()[0])
 
     def close(self) -> None:
-        """Close the connection; outstanding answers are lost."""
+        """Close the connection. Answers that have not been received are lost."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send frames, protected if the server requires this."""
+        """Send frames. If the server requires protection, protect the frames first."""
         self._write(data if self._protection is None else self._protection.wrap(data))
 
     def _write(self, data: bytes) -> None:
@@ -123,9 +125,8 @@ class Connection:
             raise self._connection_error(_reason(error)) from error
 
     def receive(self) -> frames.Answer:
-        """Wait for an answer. Raise RefusedError if the server rejects the caller or uses another
-        protocol.
-        """
+        """Wait for an answer and return it. Raise RefusedError if the server rejects the caller or
+        uses another protocol."""
         answer = self._answer()
         failure = answer.failure
         if failure is None or not (failure.is_fatal or answer.call_id < 0):

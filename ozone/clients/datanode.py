@@ -1,12 +1,12 @@
 """A client of Ozone's datanodes.
 
-The client has one gRPC channel, and a stream for each conversation (a series of requests). It sends
-several requests before it reads their answers, which arrive in order.
+The client has one gRPC channel, and a stream for each series of requests. The client sends several
+requests before it reads their answers, which arrive in the order of the requests.
 
 After each failed request, Ozone scans the complete container. Therefore the client does not send a
-request that will fail, and does not repeat a failed request. It does not trust answers: it matches
-them with their requests, limits their size, and decodes rows with the decoder for rows on disk.
-A secure cluster requires TLS and a token for each request (`DatanodeAccess`).
+request that will fail, and does not repeat a failed request. The client does not trust answers: it
+matches each answer with its request, limits the size of answers, and decodes rows with the decoder
+for rows on disk. A secure cluster requires TLS and a token for each request (`DatanodeAccess`).
 """
 
 import re
@@ -77,7 +77,8 @@ class DatanodeAccess:
     """The channel and the tokens for calls to datanodes. By default, calls use plaintext and no
     tokens.
 
-    `sign` adds a token to a request. It may raise RefusedError or UnavailableError.
+    `sign` adds a token to a request, and raises RefusedError or UnavailableError if there is no key
+    to sign the token.
     """
 
     open_channel: Callable[[str, Options], grpc.Channel] = grpc.insecure_channel
@@ -99,8 +100,9 @@ class ContainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A request. `data_bytes` is the amount of data sent or returned with it, and `wait_s` is the
-    additional time for its answer."""
+    """A request to a datanode. `data_bytes` is the size of the data in the request and in its
+    answer. `wait_s` is the time in seconds that the answer may take in addition to the usual
+    timeout."""
 
     request: Any
     data_bytes: int = 0
@@ -256,9 +258,8 @@ class Datanode:
         wait_s: float = 0.0,
         **body: Any,
     ) -> None:
-        """Execute an idempotent command whose answer has no data. It is repeated after a lost
-        connection. Raise RefusedError or UnavailableError.
-        """
+        """Execute an idempotent command whose answer has no data. If the connection is lost, send
+        the command again. Raise RefusedError or UnavailableError."""
         self._one(self._request(command, container_id, **body), data_bytes, wait_s)
 
     # Requests and answers.
@@ -325,10 +326,10 @@ class Datanode:
         return answer
 
     def _all(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Yield the answer to each request, or its RefusedError. Raise UnavailableError if the
-        datanode does not answer.
+        """Yield, for each request in order, the answer or the RefusedError with which the datanode
+        rejected the request. Raise UnavailableError if the datanode does not answer.
 
-        Answers received before a connection was lost are not requested again.
+        Requests that were answered before the connection was lost are not sent again.
         """
         done = 0
         while done < len(questions):
@@ -348,8 +349,8 @@ class Datanode:
             done += len(batch)
 
     def _wait_for_first(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Start the conversation and wait for its first answer, so that the caller can retry a
-        failed connection. Yield all answers."""
+        """Start a stream, send the requests, and wait for the first answer, so that the caller can
+        retry a failed connection. Yield all answers."""
         answers = self._conversation(questions)
         first = next(answers, None)
 
@@ -395,7 +396,7 @@ class Datanode:
                 stream.cancel()
 
     def _stream_error(self, error: grpc.RpcError) -> SutureError:
-        """Return the error for a broken stream."""
+        """Return the SutureError for a gRPC error that ended the stream."""
         found = error_from(error, f"the datanode at {self.address}")
         message = f"datanode {self.address}: {found}"
         if CLOSED_AT_ONCE.search(found.facts.get(DETAIL_KEY, str(found))):
@@ -410,8 +411,8 @@ class Datanode:
         return UnavailableError(Code.UNAVAILABLE, message)
 
     def _answer(self, question: _Question, data: bytes) -> Any:
-        """Decode the answer to a request. If the datanode rejected the request, return a
-        RefusedError."""
+        """Return the decoded answer to a request, or a RefusedError if the datanode rejected the
+        request."""
         with suppress(DamagedData):
             answer = parse(ANSWER, data)
             if answer.command != question.request.command:

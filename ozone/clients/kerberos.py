@@ -33,7 +33,8 @@ def library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KerberosIdentity:
-    """The caller's identity for Kerberos. Without a keytab, it comes from the user's ticket cache.
+    """The caller's identity for Kerberos. Without a keytab, the credentials come from the user's
+    ticket cache.
 
     `server_principal` is the SCM's principal. `_HOST` in it stands for the SCM's host name.
     """
@@ -51,11 +52,11 @@ class KerberosIdentity:
 
     @property
     def hint(self) -> str:
-        """The hint for an operator whose server rejects this identity."""
+        """Hint for the operator, printed if a server rejects this identity."""
         return f"check the principal and its rights; or {SKEW_HINT}"
 
     def exchange(self, host: str) -> SaslExchange:
-        """Return a new authentication at a server on `host`."""
+        """Return a new SASL exchange with the server on `host`."""
         library()  # reports a missing package before anything is sent
         server = principal_on(self.server_principal, host)
 
@@ -112,13 +113,15 @@ class KerberosContext:
             return self._context.step(token) or b""
 
     def wrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return protected data; encrypted if `is_private`."""
+        """Return `data` with integrity protection. Also encrypt the data if `is_private` is
+        True."""
         with _reported():
             wrapped: bytes = self._context.wrap(data, is_private).message
         return wrapped
 
     def unwrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return the verified data in a token; reject an unencrypted token if `is_private`."""
+        """Return the data in a token after verifying the token. Raise RefusedError if `is_private`
+        is True and the token is not encrypted."""
         with _reported():
             opened = self._context.unwrap(data)
         if is_private and not opened.encrypted:
@@ -127,7 +130,8 @@ class KerberosContext:
         return plain
 
     def size_max(self, wrapped_bytes: int, *, is_private: bool) -> int:
-        """Return how many bytes can be wrapped into a token of `wrapped_bytes`."""
+        """Return the maximum number of bytes that fit into a wrapped token of `wrapped_bytes`
+        bytes."""
         with _reported():
             return int(self._context.get_wrap_size_limit(wrapped_bytes, encrypted=is_private))
 

@@ -52,7 +52,7 @@ class OzonePeer:
     # The replica's tree.
 
     def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
-        """Fetch the tree of the replica and return its summary."""
+        """Fetch the tree of the replica from the datanode. Return the summary of the tree."""
         self._tree = self._fetch_tree(container_id, meter)
         return self._tree.summary()
 
@@ -206,7 +206,8 @@ class OzonePeer:
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell, and commit its block if this completes it."""
+        """Write a cell of an erasure-coded block. If `commit` is given, the block is complete; then
+        also commit the block."""
         wish = {
             "block_id": self._datanode.key(container_id, block_id),
             "chunk": encode_chunk(block_id, chunk),
@@ -235,7 +236,8 @@ class OzonePeer:
         self._datanode.execute(DatanodeCommand.PUT_BLOCK, container_id, put_block={"block": row})
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard. It gets no commit id, because its commits were not ordered by Ratis."""
+        """Close a shard. The shard gets no commit id, because Ratis does not order the commits of
+        shards."""
         del bcsid
         self._datanode.execute(
             DatanodeCommand.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
@@ -243,7 +245,7 @@ class OzonePeer:
         return ReplicaState(self._datanode.container(container_id).state)
 
     def delete_shard(self, container_id: ContainerId) -> None:
-        """Delete an abandoned shard."""
+        """Delete a shard whose reconstruction was abandoned."""
         wish = {"force": True}
         self._datanode.execute(
             DatanodeCommand.DELETE_CONTAINER, container_id, delete_container=wish
@@ -268,10 +270,10 @@ def _as_written(block: BlockData) -> BlockData:
 
 
 def tree_of(data: bytes, container_id: ContainerId) -> Tree:
-    """Return the tree in an answer of a datanode of Ozone.
+    """Return the tree in an answer of an Ozone datanode.
 
-    Raise DamagedData if the tree is damaged, and RefusedError(UNCLOSED_CONTAINER_IO) if there is
-    none yet.
+    Raise DamagedData if the tree is damaged. Raise RefusedError(UNCLOSED_CONTAINER_IO) if the
+    datanode has not built the tree yet.
     """
     told = decode_tree(data, container_id)
     if told.root is None:

@@ -40,7 +40,8 @@ class ProtectionLevel(IntEnum):
 
 
 class SecurityContext(Protocol):
-    """A context of GSSAPI with one server. Its methods raise RefusedError or UnavailableError."""
+    """A GSSAPI security context with one server. Its methods raise RefusedError or
+    UnavailableError."""
 
     @property
     def is_complete(self) -> bool:
@@ -52,15 +53,18 @@ class SecurityContext(Protocol):
         ...
 
     def wrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return protected data; encrypted if `is_private`."""
+        """Return `data` with integrity protection. Also encrypt the data if `is_private` is
+        True."""
         ...
 
     def unwrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return the verified data in a token; reject an unencrypted token if `is_private`."""
+        """Return the data in a token after verifying the token. Raise RefusedError if `is_private`
+        is True and the token is not encrypted."""
         ...
 
     def size_max(self, wrapped_bytes: int, *, is_private: bool) -> int:
-        """Return how many bytes can be wrapped into a token of `wrapped_bytes`."""
+        """Return the maximum number of bytes that fit into a wrapped token of `wrapped_bytes`
+        bytes."""
         ...
 
 
@@ -74,8 +78,8 @@ class FrameProtection:
     part_bytes_max: int
 
     def wrap(self, data: bytes) -> bytes:
-        """Return the frames that contain `data`, split because the server limits the size of a
-        frame."""
+        """Return frames with `data` in protected form. `data` is split over several frames if it
+        exceeds the server's limit for a frame."""
         parts = [
             self.context.wrap(data[at : at + self.part_bytes_max], is_private=self.is_private)
             for at in range(0, len(data), self.part_bytes_max)
@@ -83,19 +87,21 @@ class FrameProtection:
         return b"".join(sasl_frame(SASL(state=WRAP, token=part)) for part in parts)
 
     def unwrap(self, message: Any) -> bytes:
-        """Return the data in a message. Raise RefusedError if it is not from the server."""
+        """Return the verified data in a WRAP message. Raise RefusedError if the message is of
+        another type or the verification fails."""
         if message.state != WRAP:
             raise _refused(f"the server sent SASL state {message.state} instead of data")
         return self.context.unwrap(message.token, is_private=self.is_private)
 
 
 class SaslExchange:
-    """An authentication. A failed exchange raises RefusedError or UnavailableError."""
+    """A SASL exchange, in which client and server authenticate each other. Its methods raise
+    RefusedError or UnavailableError if the exchange fails."""
 
     def __init__(
         self, open_context: Callable[[], SecurityContext], server: str, level_min: ProtectionLevel
     ) -> None:
-        """Prepare an exchange. `server` is the principal that the server must have, without its
+        """Prepare an exchange. `server` is the principal that the server must prove, without its
         realm."""
         self._open_context = open_context
         self._server = server
@@ -105,7 +111,7 @@ class SaslExchange:
         self.protection: FrameProtection | None = None
 
     def begin(self) -> bytes:
-        """Return the first frame."""
+        """Return the first frame of the exchange, which the client sends."""
         return sasl_frame(SASL(state=NEGOTIATE))
 
     def reply(self, message: Any) -> bytes | None:

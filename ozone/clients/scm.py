@@ -192,8 +192,9 @@ class OzoneScmClient:
             connection.send(b"".join(frames))
 
     def _decode_response(self, answer: Answer) -> Any:
-        """Decode a response. Return a Failure if the SCM rejected the request. Raise
-        _RetryElsewhere if the request should be repeated, or RefusedError."""
+        """Return the decoded answer of the SCM, or a Failure if the SCM rejected the request. Raise
+        _RetryElsewhere if the request should be repeated. Raise RefusedError if the SCM rejects the
+        caller."""
         failure = answer.failure
         if failure is None:
             self.counts.answered_bytes += len(answer.body)

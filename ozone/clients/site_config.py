@@ -82,8 +82,8 @@ class SiteConfig:
             ) from error
 
     def scm_addresses(self, service: tuple[str, int]) -> tuple[Address, ...]:
-        """Return the address of a service on each SCM. `service` is the service's name in the
-        properties and its default port. Raise RefusedError if the files do not name the SCMs."""
+        """Return the address of a service on each SCM. `service` has the name of the service in the
+        properties, and its default port. Raise RefusedError if the files do not name the SCMs."""
         if service_id := self.get("ozone.scm.service.ids"):
             default_id = self.get("ozone.scm.default.service.id", service_id)
             nodes = self.get(f"ozone.scm.nodes.{default_id}").split(",")

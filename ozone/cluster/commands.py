@@ -168,7 +168,7 @@ def reconcile_command(
 
 
 def print_orders(orders: "ReconcileReport") -> None:
-    """Print the outcome of a plan."""
+    """Print the outcome of each row of a reconcile plan."""
     if is_json():
         print_json(orders.facts())
         return

@@ -48,8 +48,8 @@ class OzoneClusterView:
         return bool(self.client.call(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
 
     def list_nodes(self) -> None:
-        """Read the current nodes. Nodes from earlier calls that the SCM no longer lists are
-        kept."""
+        """Read the current nodes. If the SCM no longer lists a node from an earlier call, keep this
+        node."""
         answer = self.client.call(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node

@@ -115,7 +115,8 @@ class ReconcileReport:
 
 
 def reconcile_plan(run: FinishedRun) -> Plan:
-    """Return the reconcile rows of a run. Raise RefusedError if the run cannot be read."""
+    """Return the reconcile rows in the result of a `suture-verify` run. Raise RefusedError if the
+    result cannot be read."""
     request_read = read_plan(run, only="reconcile")
     summary = run.json_object("summary.json")
     try:
@@ -203,8 +204,8 @@ def _paced(
     wish: ReconcileOptions,
     leave_out: Callable[[ReconcileRow], None],
 ) -> Iterator[int]:
-    """Yield container ids, at most `per_minute` of them per minute. Pass rows that have expired to
-    `leave_out`, without waiting."""
+    """Yield container ids in the order of the plan, at most `per_minute` of them per minute. If the
+    plan has expired, call `leave_out` for the remaining rows, without waiting."""
     pause_s = 0.0
     for row in wanted:
         if pause_s and not _is_expired(row, wish.now_ms()):

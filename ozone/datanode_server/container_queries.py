@@ -58,7 +58,8 @@ class ContainerCommands:
         return {"read_container": {"container": _container_data(facts)}}
 
     def _containers(self, asked: CommandRequest) -> Body:
-        """List replicas, starting at the request's container id, which need not exist."""
+        """Return the facts of several replicas, from the requested container id on. The datanode
+        need not have a container with this id."""
         count = min(asked.body.count or CONTAINERS_MAX, CONTAINERS_MAX)
         start = max(asked.container_id, 0)
         facts = self._store.replicas(start=start, count=count)

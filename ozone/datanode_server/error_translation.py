@@ -1,4 +1,4 @@
-"""The boundary of a call: converts its error to a gRPC status, and drains its requests."""
+"""Converts the errors of a call to gRPC statuses, and reads the messages of a client's stream."""
 
 from collections.abc import Iterator
 from types import TracebackType
@@ -13,7 +13,8 @@ log = structlog.get_logger()
 
 
 class StreamAborted(Exception):
-    """Raised to end a conversation with a gRPC status where Ozone's clients expect a status."""
+    """Raised to end a stream of requests with a gRPC status, in cases where Ozone's clients expect
+    a status instead of an error result."""
 
     def __init__(self, status: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -21,8 +22,8 @@ class StreamAborted(Exception):
 
 
 class StatusTranslator:
-    """Converts an error of the body to a gRPC status and ends the call with it. As a context
-    manager, it needs no `except Exception`."""
+    """Context manager that converts an error of its body to a gRPC status and ends the call with
+    this status. Callers therefore need no `except Exception`."""
 
     def __init__(self, context: grpc.ServicerContext, method: str) -> None:
         self._context = context

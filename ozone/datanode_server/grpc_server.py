@@ -1,8 +1,8 @@
-"""The gRPC server for Ozone's datanodes and clients. It has one address, and serves the agent's
-store.
+"""The gRPC server for Ozone's datanodes and clients, which gives them access to the agent's store.
 
-It has the same limits on connections, calls and waits as the agent's own server. A secure cluster
-needs two of these servers: one for requests with tokens, and one for containers between datanodes.
+The server listens on one address. It has the same limits on connections, calls and waits as the
+agent's own server. A secure cluster needs two of these servers: one for requests with tokens, and
+one for transfers of containers between datanodes.
 """
 
 from collections.abc import Mapping

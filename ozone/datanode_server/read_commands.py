@@ -138,7 +138,8 @@ class ReadCommands:
         return {"read_chunk": {**answer, "buffers": {"buffers": buffers}}}
 
     def _stream(self, asked: CommandRequest) -> Iterator[Body]:
-        """Yield the messages of a range of a block, extended to whole windows."""
+        """Yield the messages with the requested range of a block. The range is extended to whole
+        checksum windows."""
         wish = asked.body
         found = self._readable(asked, wish.block_id)
         begin, end = _range_of(found.block, wish)

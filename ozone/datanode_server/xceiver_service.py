@@ -157,8 +157,8 @@ class XceiverService:
             yield from found
 
     def _carried_out(self, request: Any) -> tuple[Answering, str]:
-        """Return the handler of a request, and the name of the field with its parameters. Raise
-        RefusedError for an invalid request."""
+        """Return the handler of a request, and the name of the request field with the command's
+        parameters. Raise RefusedError for an invalid request."""
         command = COMMANDS.get(request.command)
         if command is None:
             raise RefusedError(Code.INELIGIBLE, f"command {request.command} is unknown here")
@@ -222,8 +222,8 @@ def _answer(request: Any, result: int, body: Body) -> bytes:
 
 
 class _Answer:
-    """Converts the error of one request to its result code and message. As a context manager, it
-    needs no `except Exception`."""
+    """Context manager that converts an error in the handling of one request to a result code and a
+    message. Callers therefore need no `except Exception`."""
 
     def __init__(self, request: Any) -> None:
         self._request = request

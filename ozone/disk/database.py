@@ -136,8 +136,9 @@ class DatabaseView:
         return key
 
     def key_lengths(self, family: str, prefix: bytes) -> set[int]:
-        """Return each number of digits that numeric keys have after the prefix. If the database
-        cannot be read to the end, the result may be incomplete, and `batches` raises the error."""
+        """Return the set of lengths, in digits, of the numeric keys after the prefix. If the
+        database cannot be read to the end, the set may be incomplete, and `batches` raises the
+        error."""
         if family not in self._families:
             return set()
         with _reading(self._path):
@@ -156,15 +157,16 @@ class _Failure:
     at_s: float
 
     def is_of(self, seen: Signature) -> bool:
-        """Return True if another attempt would probably fail too, because the attempt was recent.
-        `seen` is the current signature of the database."""
+        """Return True if the attempt was so recent that another attempt would probably fail too.
+        `seen` is the current signature of the database; after a change, the next attempt is made
+        sooner."""
         age_s = time.monotonic() - self.at_s
         return age_s < (UNCHANGED_S if self.signature == seen else CHANGED_S)
 
 
 class ContainerDatabase:
-    """A RocksDB directory of a datanode. For one owner; its views may be used after it is
-    closed."""
+    """A RocksDB directory of a datanode. For one owner. Views of the database remain usable after
+    `close`."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
         """Use `scratch`, a directory of Suture, for temporary directories."""

@@ -91,9 +91,8 @@ def read_properties(text: str) -> Mapping[str, str]:
 
 
 def find_volume(data_dir: Path) -> OzoneVolume:
-    """Return the volume at a data directory, or at the `hdds` below it. Raise RefusedError or
-    OSError.
-    """
+    """Return the volume at a data directory, or at the `hdds` below it. Raise RefusedError if there
+    is no volume or its VERSION file is invalid. Raise OSError if the file cannot be read."""
     hdds = data_dir if (data_dir / VERSION_NAME).is_file() else data_dir / HDDS
     version = hdds / VERSION_NAME
     if not version.is_file():
@@ -138,9 +137,9 @@ def _no_volume(data_dir: Path) -> RefusedError:
 
 
 def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
-    """Raise VolumeFailed if the volume is no longer at its path, because the disk is not mounted or
-    another disk is. Raise OSError if this cannot be determined. `held_containers` is True if the
-    volume has had containers; then their directory must exist."""
+    """Raise VolumeFailed if the volume is no longer at its path, because its disk is not mounted or
+    another disk is mounted there. Raise OSError if this cannot be determined. `held_containers` is
+    True if the volume has had containers; then their directory must exist."""
     try:
         is_there = find_volume(volume.hdds) == volume
     except RefusedError:
@@ -177,8 +176,9 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
 
 
 def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:
-    """Yield the container ids that occur as names in the container directories, in any order. Not
-    every name is that of a directory. Raise OSError."""
+    """Yield the container ids that occur as names in the container directories, in any order. A
+    name may belong to a file instead of a directory. Raise OSError if a directory cannot be
+    listed."""
     for number in range(SUBFOLDERS):
         try:
             entries = os.scandir(volume.cluster / "current" / f"containerDir{number}")

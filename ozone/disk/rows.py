@@ -100,11 +100,12 @@ class ContainerRows:
         self._block_count = block_count
 
     def lost_rows_text(self, *, has_files: bool) -> str:
-        """Return a text if rows seem to be lost; "" otherwise. Call it after all rows were read.
+        """Return a description of the evidence that rows are lost, or "" if there is no such
+        evidence. Call this method after all rows were read.
 
-        Ozone writes the count of a container's blocks together with the row, but a power failure
-        may lose one of the two. Ozone's count of bytes is not used, because it includes uncommitted
-        bytes. `has_files` is True if the container has block files.
+        Ozone writes the count of a container's blocks together with each row, but a power failure
+        may lose one of the two writes. Ozone's count of bytes is not used, because it includes
+        uncommitted bytes. `has_files` is True if the container has block files.
         """
         found = self._block_count
         counted = self.number(BLOCK_COUNT)

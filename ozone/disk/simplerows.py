@@ -75,8 +75,8 @@ class SimpleRows:
 
 
 class _Cursor:
-    """For each row of a batch, the position of the parser, and whether all fields before it were
-    simple."""
+    """State of the parser, with one item for each row of a batch: the position in the row, and True
+    if all fields before this position were simple."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
@@ -278,7 +278,7 @@ def _rows_of(
 
 
 def _folds(table: npt.NDArray[np.uint8], length_bytes: int) -> U64s:
-    """Return the CRC-32C of the first `length_bytes` of each line."""
+    """Return, for each row of `table`, the CRC-32C of the row's first `length_bytes` bytes."""
     starts = np.arange(len(table), dtype=np.int64) * table.shape[1]
     return fold_slices(
         Algorithm.CRC32C, table, starts, np.full(len(table), length_bytes, dtype=np.int64)

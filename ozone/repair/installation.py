@@ -59,8 +59,9 @@ class Installer:
     """Writes chunks of replicas on one volume. One owner."""
 
     def __init__(self, state: Path, now_ms: Callable[[], int], check: Callable[[], None]) -> None:
-        """Prepare writes. `state` is the state directory for this volume. `check` raises an error
-        if writes are not allowed now. Raise the store's errors."""
+        """Prepare to write chunks. `state` is the state directory for this volume. `check` raises
+        an error if writes are not allowed now. Raise SutureError if the directories cannot be
+        created."""
         self._layout = RepairQuarantine(state, "")
         self._now_ms = now_ms
         self._check = check
@@ -164,7 +165,7 @@ class Installer:
     def replace_descriptor(self, paths: ContainerPaths, data: bytes) -> None:
         """Replace the descriptor atomically, and keep the old descriptor in quarantine.
 
-        Raise the store's errors.
+        Raise SutureError if the replacement fails.
         """
         self._check()
         path = paths.descriptor
@@ -183,7 +184,8 @@ class Installer:
                 staged.discard()
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
-        """Raise UnavailableError if the volume has no space for a write. Raise OSError."""
+        """Raise UnavailableError if the volume has no space for a write. Raise OSError if the free
+        space cannot be determined."""
         added = max(chunk.end - max(size_bytes, 0), 0)
         if size_bytes != blockfile.ABSENT and path.lstat().st_nlink > 1:
             added += size_bytes
@@ -266,7 +268,8 @@ def _regular_size(path: Path) -> int:
 
 
 def make_home(paths: ContainerPaths) -> None:
-    """Create the directory of block files if it is missing. Raise the store's errors."""
+    """Create the directory of block files if it is missing. Raise SutureError if this fails, or if
+    a symbolic link is at its path."""
     with disk_errors(paths.chunks):
         if paths.chunks.is_symlink():
             raise BlockFailed(Code.IO_EXCEPTION, f"{paths.chunks} is a link")
@@ -276,16 +279,17 @@ def make_home(paths: ContainerPaths) -> None:
 
 
 def make_empty(path: Path) -> None:
-    """Create an empty block file with owner and mode of the other block files. Raise OSError."""
+    """Create an empty block file with owner and mode of the other block files. Raise OSError on
+    failure."""
     with making(path, _like_neighbours(path.parent)) as temporary:
         os.close(open_new(temporary))
 
 
 def own_name(path: Path, size_bytes: int) -> None:
-    """If a file has other hard links, replace it by a copy, so that writing to it does not change
-    the other links.
+    """If a block file has other hard links, replace the file by a copy, so that a later write to
+    the file does not change the data under the other links.
 
-    Raise OSError.
+    Raise OSError on failure.
     """
     if size_bytes == blockfile.ABSENT or path.lstat().st_nlink == 1:
         return
@@ -296,7 +300,7 @@ def own_name(path: Path, size_bytes: int) -> None:
 @contextmanager
 def making(path: Path, like: os.stat_result) -> Iterator[Path]:
     """Yield a temporary path beside `path`, where the body creates a file or directory. Then set
-    the owner and mode of `like`, and rename it to `path`. Raise OSError."""
+    owner and mode as in `like`, and rename the new object to `path`. Raise OSError on failure."""
     temporary = path.with_name(f"{NEW_PREFIX}{path.name}")
     try:
         yield temporary
@@ -311,7 +315,7 @@ def making(path: Path, like: os.stat_result) -> Iterator[Path]:
 
 
 def copy_owner_and_mode(path: Path, like: os.stat_result) -> None:
-    """Copy owner and mode of another file. Raise OSError."""
+    """Set owner and mode of `path` to those in `like`. Raise OSError on failure."""
     facts = path.lstat()
     if (facts.st_uid, facts.st_gid) != (like.st_uid, like.st_gid):
         os.chown(path, like.st_uid, like.st_gid, follow_symlinks=False)
@@ -331,14 +335,14 @@ def _like_neighbours(chunks: Path) -> os.stat_result:
 
 
 def _remove_new(chunks: Path) -> None:
-    """Remove temporary files of an interrupted repair."""
+    """Remove the temporary files that an interrupted repair left in a directory of block files."""
     with block_errors(chunks):
         for path in chunks.glob(f"{NEW_PREFIX}*"):
             path.unlink()
 
 
 def clean(paths: ContainerPaths) -> None:
-    """Remove Suture's temporary files from a replica. Raise the store's errors."""
+    """Remove Suture's temporary files from a replica. Raise SutureError on failure."""
     if paths.chunks.is_dir():
         _remove_new(paths.chunks)
     with disk_errors(paths.root):

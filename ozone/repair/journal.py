@@ -100,18 +100,18 @@ class Journal:
         self._directory = directory
 
     def begin(self, entry: RepairJournalEntry) -> None:
-        """Store an entry durably. Raise the store's errors."""
+        """Store an entry durably. Raise SutureError if the write fails."""
         replace_file(self._path(entry), entry.encode())
 
     def end(self, entry: RepairJournalEntry) -> None:
-        """Remove an entry durably. Raise the store's errors."""
+        """Remove an entry durably. Raise SutureError if this fails."""
         with disk_errors(self._directory):
             remove_file(self._path(entry))
             sync_directory(self._directory)
 
     def set_aside(self, entry: RepairJournalEntry) -> Path:
-        """Rename an entry that cannot be completed, so that only an operator uses it from now on.
-        Return its new path. Raise the store's errors."""
+        """Rename an entry that cannot be completed, so that later repairs ignore it and an operator
+        can inspect it. Return the new path. Raise SutureError if the rename fails."""
         path = self._path(entry)
         aside = path.with_name(f"{path.name}{ASIDE}")
         with disk_errors(path):
@@ -123,9 +123,8 @@ class Journal:
         return self._path(entry).exists()
 
     def entries(self) -> Iterator[RepairJournalEntry]:
-        """Yield the entries that were begun and not ended. Raise the store's errors or
-        RefusedError.
-        """
+        """Yield the entries that were begun and not ended. Raise SutureError if an entry cannot be
+        read or is invalid."""
         with disk_errors(self._directory):
             paths = sorted(self._directory.glob(f"*{SUFFIX}"))
         for path in paths:

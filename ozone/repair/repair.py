@@ -60,7 +60,7 @@ class PeerAddress:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
     """The options of a repair. `is_stopped` is True if an operator confirms that the datanode is
-    stopped, for the case that no lock can prove it."""
+    stopped; this is needed if no lock can prove that it is stopped."""
 
     data_dir: Path
     container_id: ContainerId
@@ -73,7 +73,7 @@ class RepairOptions:
 
 
 class WriteResult(StrEnum):
-    """The outcome of a repair for one damaged chunk."""
+    """The kinds of results that a repair can have for one damaged chunk."""
 
     REPAIRED = "REPAIRED"
     ASSEMBLED = "ASSEMBLED"  # assembled from windows of several replicas
@@ -83,7 +83,8 @@ class WriteResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRepairOutcome:
-    """Result of a repair for one chunk. `message` explains why a chunk was left unchanged."""
+    """The result of a repair for one chunk. If the chunk was not changed, `message` has the
+    reason."""
 
     target: RepairTarget
     written: WriteResult
@@ -177,7 +178,8 @@ class OzoneRepair:
         clean(self.paths)
 
     def read(self, progress: Callable[[int], None]) -> InspectedReplica:
-        """Read the whole replica. Raise SutureError or OSError."""
+        """Read the complete replica and return its damage. Raise SutureError or OSError if the
+        replica cannot be read."""
         identity = identity_of(self.paths)
         reader = OzoneReader(self.paths, lambda _: self._rows, time.monotonic(), identity)
         try:

@@ -104,8 +104,8 @@ def read_replica(
 
 
 def _is_mended_with(finding: ScanFinding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
-    """Return True if the repair of `blocks` also removes the finding, because writing the first
-    file creates the missing directory."""
+    """Return True if the repair of `blocks` also removes the cause of `finding`: writing the first
+    block file creates the missing directory that the finding reports."""
     return finding.fault is DamageFault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
 
 

@@ -71,7 +71,7 @@ class UnknownCommand:
 
 @dataclass(frozen=True, slots=True)
 class Reregister:
-    """A request of the SCM to register with it again."""
+    """A command of the SCM that requests a new registration of this datanode."""
 
 
 Understood = TranslatedCommand | ImmediateAnswer | UnknownCommand | Reregister

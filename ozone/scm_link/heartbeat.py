@@ -229,8 +229,8 @@ class OzoneHeartbeat:
             self._indexes[report.container_id] = report.replica_index
 
     def _forget(self, told: Iterable[Any]) -> None:
-        """Remove the indexes of removed shards. `told` are the reports that the SCM has
-        received."""
+        """Remove the stored shard indexes of removed replicas. `told` are the reports that the SCM
+        has received."""
         for changed in told:
             for one in changed.replicas:
                 if one.state == messages.State.DELETED:

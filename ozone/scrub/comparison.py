@@ -36,8 +36,8 @@ class Agreement(StrEnum):
 
 
 class ChecksumDifferenceReason(StrEnum):
-    """Reason why Ozone's scanner computes another checksum than the writer, or none, for an
-    undamaged block."""
+    """Reason why, for an undamaged block, Ozone's scanner computes no checksum, or another checksum
+    than the writer of the block."""
 
     NO_CHECKSUMS = "NO_CHECKSUMS"  # the block has chunks of checksum type NONE
     NO_CHUNKS = "NO_CHUNKS"  # the block is the padding of a small erasure-coded key
@@ -47,7 +47,8 @@ class ChecksumDifferenceReason(StrEnum):
 UNREADABLE: Final = frozenset(
     {ChecksumDifferenceReason.NO_CHECKSUMS, ChecksumDifferenceReason.NO_CHUNKS}
 )
-"""Reasons of blocks that cannot be verified by reading them."""
+"""The reasons that apply to blocks without verifiable data: a read of such a block proves
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)

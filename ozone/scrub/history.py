@@ -1,9 +1,9 @@
 """The stored results of scrubs of one volume, in a separate directory, never on the volume.
 
-There is one SQLite file per volume, with each container's results and findings, the cursor of an
-unfinished read, unreadable records, and the start of the round. Findings and cursors have the
-agent's format. A damaged history, or one of another version, is rejected. An operator must delete
-it; the next scrub then reads all containers again.
+There is one SQLite file per volume. It has each container's results and findings, the cursor of an
+unfinished read, the record of read failures, and the start of the current round. Findings and
+cursors have the agent's format. A damaged history, or one of another version, is rejected. An
+operator must delete it; the next scrub then reads all containers again.
 """
 
 import json
@@ -112,10 +112,10 @@ class History:
     # Results.
 
     def put(self, result: ContainerResult, *, is_whole: bool) -> None:
-        """Store a container's result durably, replacing the earlier one.
+        """Store a container's result durably, replacing the earlier result.
 
-        `is_whole` is True if the read is complete; then the container's cursor and unreadable
-        record are removed.
+        `is_whole` is True if the read is complete; then the container's cursor and its record of
+        read failures are removed.
         """
         facts, number = json.dumps(_facts(result)), result.container_id
         rows = [(number, at, encode_finding(item)) for at, item in enumerate(result.findings)]
@@ -194,7 +194,8 @@ class History:
     # Cursors and unreadable records.
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an unfinished read; None if there is no valid cursor."""
+        """Return the cursor at which the unfinished read of a container stopped, or None if there
+        is no valid cursor."""
         with self._explain_errors():
             row = self._base.execute(
                 "SELECT row FROM cursors WHERE container_id=?", (container_id,)
@@ -211,7 +212,8 @@ class History:
             base.execute("INSERT OR REPLACE INTO cursors VALUES(?,?)", row)
 
     def unreadable_record(self, container_id: ContainerId) -> UnreadableRecord | None:
-        """Return the unreadable record of a container."""
+        """Return the record of a container's read failures since its last complete scan, or None if
+        there were none."""
         with self._explain_errors():
             row = self._base.execute(
                 "SELECT row FROM doubts WHERE container_id=?", (container_id,)
@@ -219,7 +221,7 @@ class History:
         return None if row is None else decode_doubt(bytes(row[0]))
 
     def put_doubt(self, container_id: ContainerId, doubt: UnreadableRecord) -> None:
-        """Store an unreadable record, durably."""
+        """Store durably the record of a container's read failures."""
         with self._change() as base:
             row = (container_id, encode_doubt(doubt))
             base.execute("INSERT OR REPLACE INTO doubts VALUES(?,?)", row)

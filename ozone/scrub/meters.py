@@ -118,7 +118,8 @@ class PendingVolume:
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """The volumes of the service at one moment, with status and counts by path."""
+    """The volumes of the service at the time of one request for the metrics: their status and
+    counts, by path."""
 
     volumes: Sequence[MonitoredVolume | PendingVolume]
     statuses: Mapping[str, RoundStatus]
@@ -204,7 +205,8 @@ def metrics_page(
 def health_page(
     watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume], quiet_max_s: float
 ) -> HttpResponse:
-    """Return status 200 if every present volume is being read, otherwise 503 with the reason."""
+    """Return the health page: status 503 if the thread of a volume has made no progress for
+    `quiet_max_s` seconds, otherwise status 200. The page is JSON with the state of each volume."""
     volumes: dict[str, dict[str, object]] = {}
     for item in watched:
         status = item.loop.status()

@@ -24,8 +24,9 @@ from suture.runtime.file_kinds import NOTHING, kind_at
 
 
 class PathRole(StrEnum):
-    """A place: a path that Ozone uses. The rows of a place are those of the container or, for a
-    block file, those of the block."""
+    """The purpose of a path that Ozone uses, such as a descriptor or a block file. In a rule, the
+    rows of a block file are those of its block; the rows of other paths are those of the
+    container."""
 
     CONTAINER = "container directory"
     DESCRIPTOR = "`<id>.container`"
@@ -35,7 +36,7 @@ class PathRole(StrEnum):
 
 
 class FileKind(StrEnum):
-    """The kind of object at a place."""
+    """The kind of file system object at a path that Ozone uses."""
 
     NOTHING = "nothing"
     EMPTY = "directory without any file"  # distinguished from DIRECTORY for containers only
@@ -46,7 +47,7 @@ class FileKind(StrEnum):
 
 
 class PathVerdict(StrEnum):
-    """The verdict on a container, given the object at one of its places."""
+    """The verdict on a container that follows from the kind of object at one of its paths."""
 
     SILENT = "-"  # nothing is reported
     READ = "read"  # the contents are read, and the data determines the verdict
@@ -83,7 +84,7 @@ _NO_CHUNKS: Final = _damaged(DamageFault.CHUNKS_DIRECTORY_MISSING)
 
 
 def _whatever(rule: PathRule) -> tuple[PathRule, PathRule]:
-    """Return `rule` twice, for a table cell in which it does not matter whether there are rows."""
+    """Return `rule` twice, as the cell of a table: the same rule applies with and without rows."""
     return (rule, rule)
 
 
@@ -128,8 +129,8 @@ RULES: Final[Mapping[PathRole, Mapping[FileKind, tuple[PathRule, PathRule]]]] = 
         FileKind.OTHER: (_noted(DamageFault.FOREIGN_FILE), _NO_FILE),
     },
 }
-"""The rules by place and kind of object. Each pair has the rule without rows and the rule with
-rows."""
+"""The rules by purpose of the path and kind of object there. Each pair has the rule without rows
+and the rule with rows in the database."""
 
 _DIRECTORIES: Final = frozenset({PathRole.CONTAINER, PathRole.CHUNKS})
 _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
@@ -137,14 +138,15 @@ _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The kind of object at a place, with a description."""
+    """The kind of object that was found at a path, with a description for messages."""
 
     kind: FileKind
     words: str
 
 
 def inspect_path(place: PathRole, path: Path, dir_fd: int | None = None) -> Found:
-    """Return the kind of object at a place. Raise OSError if it cannot be accessed."""
+    """Return the kind of object at `path`, whose purpose is `place`. Raise OSError if the object
+    cannot be accessed."""
     words = kind_at(path, dir_fd)
     if words == NOTHING:
         return Found(FileKind.NOTHING, words)
@@ -170,7 +172,8 @@ def inspect_path(place: PathRole, path: Path, dir_fd: int | None = None) -> Foun
 
 
 def is_empty(directory: Path) -> bool:
-    """Return True if a directory tree contains only directories. Raise OSError."""
+    """Return True if a directory tree contains only directories. Raise OSError if it cannot be
+    listed."""
     with os.scandir(directory) as entries:
         return all(
             entry.is_dir(follow_symlinks=False) and is_empty(Path(entry.path)) for entry in entries
@@ -178,5 +181,5 @@ def is_empty(directory: Path) -> bool:
 
 
 def rule_of(place: PathRole, kind: FileKind, *, has_rows: bool) -> PathRule:
-    """Return the rule for the object at a place."""
+    """Return the rule for an object of `kind` at a path with the purpose `place`."""
     return RULES[place][kind][has_rows]

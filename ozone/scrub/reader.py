@@ -59,7 +59,8 @@ s."""
 
 
 def identity_of(paths: ContainerPaths) -> int:
-    """Return a number that changes if another replica is at these paths. Raise OSError."""
+    """Return a number that differs if another replica has replaced the replica at these paths.
+    Raise OSError if the container's directory cannot be accessed."""
     here, chunks = paths.root.stat(), 0
     with contextlib.suppress(OSError):  # lost, or an error: its reader reports that
         chunks = paths.chunks.stat().st_ino
@@ -458,9 +459,12 @@ class OzoneReader:
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
         """Return the final outcome, without findings about blocks that were deleted during the
-        scan. If a damaged block's path has the file of another block, its findings name that block.
-        `spend` is called with the bytes of each read, and returns False to end it. Raise
-        UnavailableError if the rows cannot be read."""
+        scan. If the path of a damaged block has the file of another block, the findings name that
+        other block.
+
+        The method calls `spend` with the number of bytes of each read, and stops reading if `spend`
+        returns False. Raise UnavailableError if the rows cannot be read.
+        """
         self._rows_age_s = 0.0
         outcome = self._status(outcome)
         damaged = dict.fromkeys(one.block_id for one in outcome.findings if one.fault in OF_BYTES)
@@ -500,8 +504,8 @@ class OzoneReader:
     def _misplaced(
         self, block_ids: Sequence[BlockId], spend: Callable[[int], bool]
     ) -> Mapping[BlockId, BlockId]:
-        """Find damaged blocks whose path has the file of another block. Map each to that other
-        block."""
+        """Find damaged blocks whose path has the file of another block. Return a mapping from each
+        such block to that other block."""
 
         def read(block_id: BlockId, offset: int, length_bytes: int) -> memoryview:
             name, fd = f"{block_id}{SUFFIX}", self._directory_fd

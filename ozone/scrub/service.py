@@ -223,7 +223,8 @@ def serve(
     clock: Clock | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Scrub until `stop`; return the exit code. Raise RefusedError or OSError."""
+    """Scrub until `stop` is set. Return the exit code: 1 if a loop did not stop, 0 otherwise. Raise
+    RefusedError or OSError if the service cannot start."""
     clock = clock or SystemClock()
     supervisor = SystemdNotifier(environment)
     absent: dict[Path, Exception] = {}

@@ -70,8 +70,8 @@ class VolumeListing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """The unreadable record of one container (see `scanner.unreadable_verdict.UnreadableRecords`):
-    its read failures since the last complete scan."""
+    """The record of one container's read failures since its last complete scan
+    (`scanner.unreadable_verdict.UnreadableRecords`)."""
 
     history: History
     container_id: ContainerId

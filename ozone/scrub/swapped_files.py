@@ -38,8 +38,8 @@ class MisplacedFile:
 
 
 def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[BlockId, BlockId]:
-    """Find damaged blocks whose path has the file of another damaged block. Map each to that other
-    block. Raise OSError if a file cannot be read."""
+    """Find damaged blocks whose path has the file of another damaged block. Return a mapping from
+    each such block to that other block. Raise OSError if a file cannot be read."""
     tried = list(islice(damaged.values(), TRIED_MAX))
     forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}
     for item in tried:

@@ -184,7 +184,8 @@ class ContainerReplicator:
 
 
 class _Watch:
-    """Detects a stalled transfer. Call it to learn whether the transfer must be ended."""
+    """Detects a stalled transfer. A call returns True if the transfer has stalled and must be
+    ended."""
 
     def __init__(self, watch: StallWatch, stall_s: float) -> None:
         self._watch = watch
@@ -194,7 +195,7 @@ class _Watch:
         return self._watch.has_stalled()
 
     def reason(self, address: str) -> SutureError | None:
-        """Return an error if the transfer stalled; None if it did not."""
+        """Return the error for a stalled transfer, or None if the transfer has not stalled."""
         if not self._watch.stalled:
             return None
         return UnavailableError(
