@@ -163,7 +163,7 @@ def _reported(
     absent: Sequence[str],
     wanted: Set[ContainerId],
 ) -> int:
-    """Print the results of a scrub; return the exit code."""
+    """Print the results of a scrub. Return the exit code."""
     results = [result for _, each in volumes for result in each]
     not_found = sorted(wanted - {result.container_id for result in results})
     several = on_several_volumes(volumes)

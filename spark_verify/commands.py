@@ -56,7 +56,8 @@ def verify_and_publish(
 
 
 def rules_of(place: str, master: str) -> dict[str, int]:
-    """Return the rules in the snapshot at a path or address; none if it is ""."""
+    """Return the health rules in the manifest of the snapshot at `place`, a path or address. Return
+    an empty dict if `place` is empty."""
     return read_manifest(_storage(address_of(place), master)).rules if place else {}
 
 
@@ -85,7 +86,8 @@ def one_snapshot(snapshot: str, *, named: str, reports: str) -> str:
 
 
 def _storage(address: str, master: str) -> Storage:
-    """Return access to the files at an address. Only a remote address starts Spark."""
+    """Return access to the small files at an address. This starts Spark only if the address is
+    remote."""
     spark = None if is_local(address) else open_session(row_count=0, master=master)
     return storage_of(address, spark)
 
@@ -117,8 +119,8 @@ def _remove_old(
     tables: Catalog | None,
     progress: Progress,
 ) -> None:
-    """Remove old runs from the result directory. A failure is reported and does not affect the
-    result."""
+    """Remove old runs from the result directory. If this fails, print the error; the result remains
+    valid."""
     try:
         storage = _storage(result.out, request.master)
         old = old_runs(storage, asked=result.run_id, **keep)

@@ -9,7 +9,8 @@ from pyspark.errors import PySparkException
 from suture.errors import SutureError
 
 RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
-"""Pattern of the last line of a Python traceback. Java's classes differ by the package in front."""
+"""Pattern of the last line of a Python traceback, which has the class and the message of the
+error."""
 
 REASON_CHARACTERS_MAX: Final = 1500
 """Maximum length of a library's message in output."""
@@ -52,20 +53,21 @@ class SparkRefused(VerifyError):
 
 
 class WorkersApart(VerifyError):
-    """Raised if the driver cannot find files that workers wrote. The run is not finished then."""
+    """Raised if the driver cannot find files that workers wrote. The run then remains
+    unfinished."""
 
     code = "WORKERS_APART"
 
 
 class CatalogRefused(VerifyError):
-    """Raised if a catalog rejects the tables of a run. The run's files are complete
+    """Raised if a catalog rejects the tables of a run. The result in files is complete
     nevertheless."""
 
     code = "CATALOG_REFUSED"
 
 
 class RunConflict(VerifyError):
-    """Raised if there is a run with the same id but other input or options."""
+    """Raised if a run with the same id exists, but with other input or options."""
 
     code = "RUN_CONFLICT"
 

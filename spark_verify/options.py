@@ -65,7 +65,7 @@ class VerifyOptions(ConfigSection):
 
     @property
     def own_rules(self) -> dict[str, int]:
-        """The rules that a flag or the file has set."""
+        """The values of the health rules that a flag or the options file has set, by name."""
         return self.model_dump(include=RULES & self.model_fields_set)
 
     @property

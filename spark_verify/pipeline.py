@@ -176,7 +176,7 @@ def _result(attempt: runs.Attempt, inputs: Mapping[str, Any]) -> VerifyResult | 
 
 
 def _done(run: VerificationRun) -> VerifyResult:
-    """Execute a run and commit it."""
+    """Execute a run, commit its result and return the result."""
     attempt = run.attempt
     runs.remove_left(attempt.storage)
     try:

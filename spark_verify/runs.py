@@ -53,7 +53,8 @@ RUN_ID_CHARS_MAX: Final = 128
 DAY_MS: Final = 86_400_000
 
 LEFT_MS: Final = DAY_MS
-"""Time in milliseconds without new files after which an attempt counts as killed."""
+"""Time in milliseconds after the last written file of an attempt, after which the attempt counts as
+killed."""
 
 IDENTITY: Final = ("snapshot_id", "cluster_id", "as_of_ms", "term", "rows")
 """Fields of a manifest that identify the snapshot."""

@@ -1,8 +1,8 @@
 """The caller's identity for Kerberos, from a keytab or from the user's ticket cache.
 
-It needs the package gssapi (extra `ozone-secure`), which uses the Kerberos library of the system
-with its configuration (krb5.conf). Tickets from a keytab are kept in memory. The library fetches
-new ones when they expire.
+The module needs the package gssapi (extra `ozone-secure`), which uses the Kerberos library of the
+system with its configuration (krb5.conf). Tickets from a keytab are kept in memory. The library
+fetches new tickets when they expire.
 """
 
 import socket
@@ -147,7 +147,7 @@ def principal_on(principal: str, host: str) -> str:
 
 @contextmanager
 def _reported(hint: str = "") -> Iterator[None]:
-    """Convert a GSSError in the body to a SutureError with this hint."""
+    """Convert a GSSError in the body to a SutureError with `hint`, the hint for the operator."""
     gssapi = library()
     try:
         yield

@@ -70,8 +70,8 @@ class SecurityContext(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameProtection:
-    """Wraps and unwraps the frames of a connection. `part_bytes_max` limits the data in one
-    token."""
+    """Protects the frames of a connection, and verifies received frames. `part_bytes_max` is the
+    maximum number of bytes of data in one token."""
 
     context: SecurityContext
     is_private: bool
@@ -145,7 +145,8 @@ class SaslExchange:
         return sasl_frame(SASL(state=INITIATE, token=token, auths=[auth]))
 
     def _choose(self, context: SecurityContext, token: bytes) -> bytes:
-        """Choose the highest protection level that the server offers."""
+        """Choose the highest protection level that the server offers. Return the message with the
+        choice. Raise RefusedError if this level is lower than the required level."""
         offer = context.unwrap(token, is_private=False)
         levels = [level for level in ProtectionLevel if offer[:1] and offer[0] & level]
         if len(offer) != OFFER_BYTES or not levels:

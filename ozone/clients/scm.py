@@ -137,11 +137,11 @@ class OzoneScmClient:
     def order_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Send one command after the other; yield each item with its outcome.
+        """Send one command after the other. Yield each item with the outcome of its command.
 
-        If a command gets no answer, its outcome is a Failure, because its effect is unknown. An SCM
-        that is not the leader has not executed the command; the command is then sent to the next
-        SCM.
+        If a command gets no answer, its outcome is a Failure, because its effect is unknown. If an
+        SCM answers that it is not the leader, it has not executed the command; the command is then
+        sent to the next SCM.
         """
         for item in items:
             deadline_s = self.now_s() + self.manners.patience_s

@@ -26,8 +26,8 @@ TRUE: Final = "true"
 
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
-    """The properties of a cluster, before substitution of `${name}`. `directory` is None if no file
-    was read."""
+    """The properties of a cluster, with `${name}` in values not yet replaced. `directory` is None
+    if no file was read."""
 
     properties: Mapping[str, str]
     directory: Path | None = None

@@ -46,7 +46,7 @@ class SkippedContainers:
     examples: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, container_id: int, reason: str) -> None:
-        """Add a left-out container, and the reason."""
+        """Record a container that was left out of the snapshot, with the reason."""
         self.reasons[reason] += 1
         named = self.examples.setdefault(reason, [])
         if len(named) < EXAMPLES_MAX:
@@ -185,7 +185,7 @@ class _Export:
         self.files.add("replicas", replicas)
 
     def add_nodes(self) -> None:
-        """Write the nodes as they are now, and nodes known only from replicas."""
+        """Write the current nodes, and the nodes that only occur in replicas."""
         self.cluster.list_nodes()
         usages = self.cluster.usages()
         try:

@@ -62,7 +62,8 @@ class Plan:
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """A plan, and the outcome of each row that was handled, by container id."""
+    """The progress of a reconcile: the plan, and the outcome of each row so far, by container
+    id."""
 
     plan: Plan
     is_dry_run: bool
@@ -79,8 +80,8 @@ class ReconcileReport:
         return not sent.isdisjoint(self.counts())
 
     def sent(self) -> dict[str, str]:
-        """Return the container ids whose reconcile was ordered (`ordered`) or may have been ordered
-        (`not_known`), as facts for an error."""
+        """Return the ids of the containers whose reconcile the SCM has ordered (`ordered`), or may
+        have ordered (`not_known`). Errors show these facts."""
         return {
             outcome.value.lower(): ",".join(
                 str(key) for key, (own, _) in self.outcomes.items() if own is outcome
@@ -204,8 +205,8 @@ def _paced(
     wish: ReconcileOptions,
     leave_out: Callable[[ReconcileRow], None],
 ) -> Iterator[int]:
-    """Yield container ids in the order of the plan, at most `per_minute` of them per minute. If the
-    plan has expired, call `leave_out` for the remaining rows, without waiting."""
+    """Yield container ids in the order of the plan, at most `per_minute` of them per minute. If a
+    row has expired, call `leave_out` with the row, without waiting, and continue."""
     pause_s = 0.0
     for row in wanted:
         if pause_s and not _is_expired(row, wish.now_ms()):

@@ -38,8 +38,8 @@ _SETTLED: Final = {
         Agreement.DAMAGE.value,
     ),
 }
-"""For each status of a scrub, the results of the tree comparison for which the settled root is
-known."""
+"""For each status of a scrubbed container, the results of the tree comparison with which the
+settled root is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class ExportContext:
 
 
 def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
-    """Return True if a container is open but its pipeline is not."""
+    """Return True if a container is open but its pipeline is not in `open_pipelines`."""
     return STATES.get(info.state) == "OPEN" and pipeline_id(info.pipeline_id) not in open_pipelines
 
 

@@ -1,4 +1,4 @@
-"""Commands about replicas: their facts, their trees, and the test command Echo."""
+"""Handles the commands that return facts or trees of replicas, and the test command Echo."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -52,8 +52,8 @@ def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
 
 
 def _viewed(tree: Tree) -> OzoneView:
-    """Return the view of a CRC-32C tree. Tombstones that were created under another algorithm are
-    left out; the root is then unknown."""
+    """Return a CRC-32C tree as an OzoneView. Tombstones that were created under another algorithm
+    are left out; the root is then unknown."""
     beyond = tree.deleted & (tree.block_checksums > np.uint64(CHECKSUM_MAX))
     if not beyond.any():
         return OzoneView(tree, tree.root)

@@ -159,8 +159,8 @@ class WriteCommands:
     # Common parts of all commands.
 
     def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
-        """Hold the container's lease during the body. Wait for the lease until the caller's
-        deadline."""
+        """Context manager that holds the container's lease during its body. Waits for the lease at
+        most until the caller's deadline."""
         timeout_s = self.lease_timeout_s
         if asked.remaining_s is not None:
             timeout_s = min(timeout_s, asked.remaining_s)

@@ -113,8 +113,8 @@ def _fields(data: bytes, what: str) -> dict[Any, Any]:
 
 
 def _verify(data: bytes, has_checksum: bool, what: str) -> bool:
-    """Verify the checksum in the text. Return False if the text has none. Raise DamagedData if the
-    checksum is wrong or not a checksum."""
+    """Return True if `data` has a correct checksum, and False if it has none. Raise DamagedData if
+    the checksum is wrong or not a checksum."""
     found = _CHECKSUM_LINE.findall(data)
     if not found and has_checksum:
         raise DamagedData(f"{what}: its checksum is none")
@@ -152,10 +152,10 @@ def with_state(data: bytes, state: ReplicaState) -> bytes:
 
 
 def encode_descriptor(descriptor: OzoneDescriptor, place: str) -> bytes:
-    """Return a descriptor as Ozone writes it, with its checksum. Its paths are below `place`; a
-    datanode that imports the container replaces them by its own.
+    """Return the text of a descriptor in Ozone's form, with its checksum. The paths in the text are
+    below `place`. A datanode that imports the container replaces these paths by its own.
 
-    Raise ValueError for text that would not be one plain line of YAML.
+    Raise ValueError for a value that would not be one plain line of YAML.
     """
     for text in (place, descriptor.origin_node_id, descriptor.origin_pipeline_id):
         if not _PLAIN.fullmatch(text):
@@ -185,6 +185,7 @@ def encode_descriptor(descriptor: OzoneDescriptor, place: str) -> bytes:
 
 
 def _text(value: str) -> str:
-    """Return text as a YAML string, even if it looks like another type."""
+    """Return `value` as a YAML string. All values except UUIDs are quoted, so that YAML does not
+    read them as another type."""
     is_word = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", value)
     return value if is_word else json.dumps(value) if value else "''"

@@ -36,8 +36,8 @@ def lock_holder(database: Path) -> int | None:
 
 
 def has_lock(database: Path) -> bool:
-    """Return True if the directory of a database has the file LOCK. Without this file, nobody can
-    determine if a process has the database open."""
+    """Return True if the directory of a database has the file LOCK. Only then does the lock show
+    whether a process has the database open."""
     return (database / LOCK).exists()
 
 

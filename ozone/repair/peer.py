@@ -56,14 +56,14 @@ class DamagedBlocksPeer(OzonePeer):
         return self._datanode.read(self._container_id, block_id, piece)
 
     def reaches(self, block_id: BlockId, end: int) -> bool:
-        """Return True if the block is at least `end` bytes long in the peer's row, so that a read
-        up to there can succeed."""
+        """Return True if the block is at least `end` bytes long according to the peer's row.
+        Otherwise a read up to `end` would fail."""
         block = self._known_rows.get(block_id)
         return block is not None and block.length_bytes >= end
 
     def is_silent_about(self, block_id: BlockId) -> bool:
-        """Return True if it is unknown whether the peer has a block, because the peer returned
-        neither a row nor the error that the block does not exist."""
+        """Return True if it is unknown whether the peer has a block: the peer returned neither the
+        block's row nor the error that the block does not exist."""
         return block_id in self._unknown_rows
 
     def _fetch_tree(self, container_id: ContainerId, meter: TransferCost | None) -> Tree:

@@ -271,7 +271,7 @@ class OzoneHeartbeat:
     def _answer_stale(
         self, meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer
     ) -> None:
-        """Answer a command of an earlier leader without executing it."""
+        """Answer a command of an earlier leader, which the agent does not execute."""
         status = _status_of(meant)
         status.state, status.code = scm_pb2.CommandStatus.SKIPPED, Code.STALE_TERM.value
         log.warning(

@@ -97,8 +97,8 @@ def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
 
 
 def extended_details(me: DatanodeInfo, told: Any) -> Any:
-    """Return the message with `told`, the result of `details`, and the additional facts of a
-    registration."""
+    """Return the message with which a datanode registers: `told`, which is the result of `details`,
+    and additional facts."""
     return EXTENDED_DETAILS(details=told, version=me.version, setup_time_ms=me.started_at_ms)
 
 
@@ -222,8 +222,8 @@ def _is_done(status: scm_pb2.CommandStatus) -> bool:
 
 
 def _words(status: scm_pb2.CommandStatus) -> str:
-    """Return the text for a status: the error of a failed command, or the peers that a reconcile
-    could not use."""
+    """Return the text of a command's status: the error of a failed command, or the peers that a
+    reconcile could not use."""
     if status.state != scm_pb2.CommandStatus.EXECUTED:
         return f"{status.code}: {status.message}"
     if not status.HasField("reconcile") or status.reconcile.result in CONVERGED:

@@ -206,7 +206,7 @@ class History:
             return None
 
     def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Store the cursor of a read, durably."""
+        """Store durably the cursor at which the read of a container stopped."""
         with self._change() as base:
             row = (container_id, encode_cursor(cursor))
             base.execute("INSERT OR REPLACE INTO cursors VALUES(?,?)", row)

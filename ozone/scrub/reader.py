@@ -54,8 +54,8 @@ LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # lengths kept; rows are read one batch
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 RowsSince = Callable[[float], ContainerRows]
-"""Function that returns a container's rows from a view that is not older than a monotonic time in
-s."""
+"""Function that returns the rows of a container. Its argument is a time of the monotonic clock in
+seconds; the view with the rows must not be older."""
 
 
 def identity_of(paths: ContainerPaths) -> int:
@@ -441,8 +441,8 @@ class OzoneReader:
         return np.setdiff1d(np.intersect1d(known, files, True), skipped, True)
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Return the message for a file that cannot be read. Raise `error` again if it may be
-        temporary."""
+        """Return the message for a file that cannot be read. If `error` may be temporary, raise it
+        again instead."""
         known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error

@@ -88,7 +88,7 @@ class ScrubListener:
 
 def default_state_dir() -> Path:
     """Return the default state directory: that of the system for root, that of the user
-    otherwise."""
+    (XDG_STATE_HOME) for other users. Raise RefusedError if the user has no home directory."""
     if os.geteuid() == 0:
         return ROOT_STATE
     try:

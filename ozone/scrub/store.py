@@ -245,9 +245,8 @@ class OzoneStore:
         self.refused = refused
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return the container as the base of a scan. Raise RefusedError if it may not be scanned,
-        or OSError.
-        """
+        """Return the facts about a container with which a scan begins. Raise RefusedError if the
+        container may not be scanned, or OSError if it cannot be read."""
         self.unkept = None
         try:
             replica = self.replica(container_id)
@@ -282,8 +281,8 @@ class OzoneStore:
         return ScanBase(generation, facts, _Doubts(self.history, container_id, self._clock))
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return a number that changes if the replica is replaced by another; -1 if there is no
-        replica."""
+        """Return a number that differs if another replica has replaced the replica of a container.
+        Return -1 if there is no replica."""
         try:
             return identity_of(self.volume.paths(container_id))
         except OSError:

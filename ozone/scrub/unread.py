@@ -18,8 +18,8 @@ from suture.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class RowsBeside:
-    """Containers that have rows in the volume's database but no readable directory. If the database
-    cannot be read, `unknown` is the reason."""
+    """Containers that have rows in the volume's database, but no readable directory. If the
+    database cannot be read, `unknown` has the reason."""
 
     held: frozenset[ContainerId] = frozenset()
     unknown: UnavailableError | None = None

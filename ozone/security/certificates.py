@@ -120,8 +120,8 @@ class DatanodeCertificate:
         return timedelta(seconds=end.timestamp() - time.time())
 
     def _is_due(self, ca: bytes) -> bool:
-        """Return True if the certificate expires soon, or if its issuer is not among the
-        certificates `ca`."""
+        """Return True if the certificate must be renewed: it expires soon, or its issuer is not
+        among the certificates `ca`."""
         own = self._own()
         lifetime = own.not_valid_after_utc - own.not_valid_before_utc
         issuers = {one.subject for one in x509.load_pem_x509_certificates(ca)}

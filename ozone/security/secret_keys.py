@@ -57,9 +57,10 @@ class SecretKeys:
         self._unknown_until_ms = 0
 
     def current(self) -> SecretKey:
-        """Return the key that signs tokens now. Raise RefusedError or UnavailableError.
+        """Return the key that signs tokens now. Raise RefusedError or UnavailableError if there is
+        no such key.
 
-        If the SCM does not answer, the former key remains in use until it expires.
+        If the SCM does not answer, the previous key remains in use until it expires.
         """
         with self._lock:
             now_ms = self._now_ms()
@@ -105,8 +106,8 @@ class TokenSigner:
         self._now_ms = now_ms
 
     def sign(self, request: Any) -> None:
-        """Add a token to a request that permits only this request. Raise RefusedError or
-        UnavailableError."""
+        """Add a token that permits only this request to the request. Raise RefusedError or
+        UnavailableError if there is no key to sign the token."""
         key = self._keys.current()
         expires_ms = min(self._now_ms() + LIFETIME_MS, key.expires_ms)
         container_id = ContainerId(request.container_id)

@@ -42,11 +42,11 @@ class ImportAdmission:
 
     @contextmanager
     def admit(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Wait until an import may run, and count it as running during the body. The caller must
-        hold a worker slot, which is released during the wait.
+        """Context manager that waits until an import may run, and counts the import as running
+        during its body. The caller must hold a worker slot, which is released during the wait.
 
-        Raise UnavailableError: BUSY if the wait was too long, CANCELLED if `is_wanted` returns
-        False.
+        Raise UnavailableError(BUSY) if the wait was too long, or UnavailableError(CANCELLED) if
+        `is_wanted` returns False during the wait.
         """
         try:
             self._free.get_nowait()

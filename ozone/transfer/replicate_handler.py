@@ -232,7 +232,7 @@ class _OutgoingArchive:
             self._released.get()
 
     def let_go(self) -> None:
-        """Release the gRPC thread that keeps the stream open after a failure."""
+        """End the stream after a failure, so that its gRPC thread stops waiting."""
         self._released.put(None)
 
 

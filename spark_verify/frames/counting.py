@@ -15,7 +15,8 @@ KIND: Final = (
     "state, health_state, is_qc_stuck, flags, checksum_class, is_known, why_not_compared, "
     "scm_health_state"
 )
-"""Columns of `health/` to group containers by. Only few combinations of their values occur."""
+"""The columns of `health/` by which containers are grouped for counting. Only few combinations of
+their values occur."""
 
 RECONCILE: Final = "reconcile"
 BACKED_OFF: Final = "backed off"
@@ -77,7 +78,7 @@ def sample_ids(
 
 
 def _labels(condition: str, words: str) -> str:
-    """Return SQL for an array: with one label if the condition holds, empty otherwise."""
+    """Return SQL for an array of labels: one label if the condition holds, no label otherwise."""
     return f"if(coalesce({condition}, false), array(concat_ws(';', {words})), array())"
 
 

@@ -83,7 +83,8 @@ def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
 
 
 def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified: str) -> int:
-    """Return the number of verified containers. Raise SnapshotRefused for invalid rows."""
+    """Check the input of a run by its facts. Return the number of verified containers. Raise
+    SnapshotRefused for invalid rows."""
     row = facts.selectExpr(
         f"count_if({is_verified}) AS verified",
         *(f"coalesce(sum({name}), 0L) AS {name}" for name in checks.BY_CONTAINER),
@@ -102,8 +103,8 @@ def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified
 
 
 def _check_judged(judged: DataFrame) -> dict[str, int]:
-    """Return the number of rows of judged containers in some other tables, by table. Raise
-    SnapshotRefused if the rows of a container contradict each other."""
+    """Return the number of rows that judged containers have in `replica_class` and `divergent`, by
+    table. Raise SnapshotRefused if the rows of a container contradict each other."""
     tables = ("replica_class", "divergent")
     found = judged.selectExpr(
         f"count({REFUSAL}) AS refused",

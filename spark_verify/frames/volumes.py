@@ -66,8 +66,9 @@ def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> Data
 
 
 def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
-    """Return the number of exposed votes and of lost votes, per volume and version voted against.
-    `judged` are the judged containers, and `volumes` are the rows of `volumes/`."""
+    """Return, per volume and opposing software version, the number of votes about roots that
+    replicas could have lost (exposed votes), and the number of votes that they lost. `judged` are
+    the judged containers, and `volumes` are the rows of `volumes/`."""
     return judged.sparkSession.sql(
         """
         SELECT datanode_id, volume_id, against, sum(exposed) AS exposed, sum(lost) AS lost FROM (

@@ -233,7 +233,8 @@ CONTAINER_CHECKS: Final = {
     "containers + replicas = 0 AND pending_ops > 0": "table pending_ops/: row(s) whose container "
     "is in no other table",
 }
-"""Texts for faults, by SQL condition on the numbers of a container (`frames.facts`)."""
+"""The text of each fault of a container, by the SQL condition on the container's facts
+(`frames.facts`) that detects the fault."""
 
 
 def refuse_containers(is_broken: str, facts: DataFrame) -> None:

@@ -80,7 +80,8 @@ def read_manifest(storage: Storage) -> SnapshotManifest:
 
 
 def _refused(path: str, fault: Any) -> SnapshotRefused:
-    """Return the error for a manifest. `fault` is the first fault that was found in it."""
+    """Return the error for an invalid manifest. `fault` is the first fault that was found in the
+    manifest."""
     if fault["type"] == "json_invalid":
         reason = fault["msg"].removeprefix("Invalid JSON: ")
         return SnapshotRefused(f"{path} is not JSON: {reason}", hint=SCAN_AGAIN)

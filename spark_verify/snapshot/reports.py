@@ -32,7 +32,8 @@ WHAT: Final = "reports"
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
-"""States in order of precedence. A container has the first that one of its replicas has."""
+"""Container states in order of precedence. A container gets the first of these states that any of
+its replicas has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,8 @@ def _nodes(
     times: Mapping[str, int],
     snapshot_id: str,
 ) -> list[list[Any]]:
-    """Return the rows of `nodes/`: the snapshot's, then those of other reporting datanodes."""
+    """Return the rows of `nodes/`: first the rows of the snapshot, then a row for each other
+    datanode with a report."""
     rows = {row["datanode_id"]: dict(row) for row in known}
     for name, row in datanodes.items():
         own = {column: row.get(column, 0) for column in TABLES["nodes"].names}
@@ -237,8 +239,8 @@ def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
 
 
 def _containers(replicas: DataFrame, options: VerifyOptions) -> DataFrame:
-    """Return the rows of `containers/`, as far as replicas determine them; `options` has the
-    replication."""
+    """Return the rows of `containers/`, with the facts that can be derived from replicas. `options`
+    has the replication of all containers."""
     data, parity = options.ec_data, options.ec_parity
     state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
     return replicas.sparkSession.sql(

@@ -158,13 +158,13 @@ def further_deletes(
 
 
 def _deletes(plan: pa.Table) -> pa.Table:
-    """Return the rows that delete surplus replicas. The replicas of an empty container are not
-    surplus; they are all deleted at once."""
+    """Return the rows of `plan` that delete surplus replicas. The deletes of an empty container's
+    replicas are not included, because all of these replicas are deleted at once."""
     return plan.filter(pc.and_(pc.equal(plan["action"], "delete"), plan["is_forced"]))
 
 
 def _ops(deletes: pa.Table) -> pa.Table:
-    """Return these deletes as pending operations."""
+    """Return rows of `pending_ops/` that represent the given rows of `plan/` with deletes."""
     parents = pc.list_parent_indices(deletes["targets"].combine_chunks())
     count = len(parents)
     columns = {

@@ -26,7 +26,8 @@ from spark_verify.result_tables import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.judge_batches import BatchSlice
 
 VOTE: Final = schema_of("datanode_id string, volume_id string, against string, is_lost boolean")
-"""Columns of an exposed replica's vote. `against`: the other version of all other voters, or ""."""
+"""The columns of a vote that a replica could have lost. `against` is the version of all other
+voters if they run one version and the replica's datanode runs another, and "" otherwise."""
 
 
 def judged_tables(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Table]:
@@ -71,8 +72,8 @@ def _redundancy(redundancy: Ints) -> pa.Array:
 
 
 def _matters(judgement: HealthJudgement) -> Bools:
-    """Return a mask of the containers with a problem: with a flag, not HEALTHY, unknown to the
-    control plane, or with differing or outvoted replicas."""
+    """Return a mask of the containers with a problem: containers with a flag, in another state than
+    HEALTHY, unknown to the control plane, or with differing or outvoted replicas."""
     compared, batch = judgement.compared, judgement.view.batch
     found: Bools = np.isin(
         compared.checksum_class, [words.CLASSES.index(c) for c in words.DIFFERING]
