@@ -151,7 +151,7 @@ class Connection:
             self._opened.feed(self._protection.unwrap(wrapped))
 
     def _frame(self) -> bytes:
-        """Wait for the next frame on the socket."""
+        """Wait for the next frame on the socket. Return the frame without its length."""
         while True:
             frame = self._parsed(frames.FrameBuffer.pop_frame, self._received)
             if frame is not None:

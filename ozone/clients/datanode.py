@@ -174,8 +174,9 @@ class Datanode:
     def blocks(
         self, container_id: ContainerId, block_ids: Iterable[BlockId]
     ) -> Iterator[tuple[BlockId, BlockData | RefusedError]]:
-        """Yield each block of `block_ids` or its RefusedError, in this order. Raise
-        UnavailableError if the datanode does not answer."""
+        """Yield a pair for each id in `block_ids`, in this order: the id, and the block or the
+        RefusedError with which the datanode rejected the request. Raise UnavailableError if the
+        datanode does not answer."""
         ids = list(block_ids)
         questions = [
             _Question(
@@ -197,7 +198,8 @@ class Datanode:
                 yield block_id, error
 
     def block_ids(self, container_id: ContainerId) -> Iterator[BlockId]:
-        """Yield the ids of all blocks, in the order of their decimal text, page by page.
+        """Yield the ids of all blocks, in the order of their decimal text (10 before 9), page by
+        page.
 
         Raise RefusedError or UnavailableError.
         """

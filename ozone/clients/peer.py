@@ -263,7 +263,8 @@ def _recorded(block: BlockData) -> BlockData:
 
 
 def _as_written(block: BlockData) -> BlockData:
-    """Return a block without Suture's stripe checksums, which Ozone's clients do not write."""
+    """Return a copy of a block without Suture's stripe checksums, because Ozone's clients write no
+    such metadata."""
     prefix = f"{STRIPE_CHECKSUMS_KEY}."
     kept = tuple(pair for pair in block.metadata if not pair[0].startswith(prefix))
     return replace(block, metadata=kept)

@@ -1,8 +1,8 @@
 """The client of Ozone's storage container manager: finds the leader, and pipelines requests.
 
-One of several SCMs is the leader. If another SCM rejects a call, the client tries the next SCM. It
-reopens a broken connection and repeats unanswered requests, until no answer has arrived for
-`patience_s`. Only reads are repeated. A command is sent once (`order_each`).
+One of several SCMs is the leader. If another SCM rejects a call, the client tries the next SCM. The
+client reopens a broken connection and repeats unanswered requests, until no answer has arrived for
+`patience_s` seconds. Only requests that read are repeated. A command is sent once (`order_each`).
 """
 
 import os

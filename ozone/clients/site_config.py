@@ -33,7 +33,7 @@ class SiteConfig:
     directory: Path | None = None
 
     def get(self, name: str, default: str = "") -> str:
-        """Return a property; `default` if it is not set or empty."""
+        """Return the value of a property, or `default` if the property is not set or empty."""
         value = self.properties.get(name, "").strip()
         for _ in range(DEPTH_MAX):
             found = VARIABLE.search(value)

@@ -18,7 +18,7 @@ BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Containers with their replicas, ascending by container id."""
+    """One page of the listing: containers with their replicas, ascending by container id."""
 
     containers: tuple[tuple[Any, tuple[Any, ...]], ...]
     gone_count: int
@@ -64,7 +64,7 @@ class OzoneClusterView:
         )
 
     def usages(self) -> dict[str, Any]:
-        """Return the usage of the nodes that report it."""
+        """Return the disk usage of each node that reports it, by datanode id."""
         found = {}
         names = list(self.nodes)
         asked = self.client.call_each(

@@ -109,7 +109,8 @@ def _leaf(algorithm: Algorithm, chunk: ChunkInfo) -> int:
 def _reread(
     store: ReplicaStore, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf
 ) -> Leaf | None:
-    """Return the current leaf of a damaged chunk; None if it cannot be read at all."""
+    """Return the leaf of a damaged chunk, computed from the bytes that are on disk now. Return None
+    if the chunk cannot be read at all."""
     try:
         data = store.view(container_id).read(block_id, chunk.offset, leaf.length_bytes)
     except SutureError:

@@ -157,7 +157,7 @@ class Folds:
 
 
 def folds_of(stored: StoredBlock) -> Folds:
-    """Return the checksums that a block may have in Ozone's trees."""
+    """Return the three checksums that an undamaged block may have in Ozone's trees."""
     block = stored.block
     leaves = [
         leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)

@@ -41,11 +41,12 @@ NOTES_MAX: Final = 64  # notes per block, a limit of Suture's RPCs (suture/wire/
 def decode_noted(
     container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
 ) -> StoredBlock:
-    """Return the block with these two rows, including its notes. `encode_row` restores the row.
+    """Return the block with these two rows, including its metadata entries (notes). `encode_row`
+    restores the row.
 
     Raise DamagedData or UnsupportedFormat, as `decode_stored` does. Each stripe checksum becomes a
-    note. If these are too many, the checksums are packed into a few notes. If even these do not
-    fit, the stripe checksums are dropped.
+    note. If there are too many stripe checksums, several checksums are packed into one note. If
+    even the packed notes do not fit, the stripe checksums are dropped.
     """
     stored = decode_stored(container_id, block_id, row, tail)
     notes: dict[str, str] = {}
@@ -70,19 +71,19 @@ def decode_noted(
 
 
 def _fits(notes: Mapping[str, str]) -> bool:
-    """Return True if these notes do not exceed the limits of a block's metadata (number and
-    bytes)."""
+    """Return True if these metadata entries (notes) do not exceed the limits of a block's metadata
+    (number and bytes)."""
     size_bytes = sum(len(encode_text(key, value)) for key, value in notes.items())
     return len(notes) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
 
 
 def _each(stripes: Mapping[int, bytes]) -> dict[str, str]:
-    """Return one note per stripe checksum."""
+    """Return the stripe checksums as metadata entries (notes), one entry for each checksum."""
     return {f"{STRIPE}{at}": base64.b64encode(data).decode() for at, data in stripes.items()}
 
 
 def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
-    """Return a few notes that together have all stripe checksums."""
+    """Return a few metadata entries (notes) that together contain all stripe checksums."""
     records = b"".join(RECORD.pack(at, len(data)) + data for at, data in stripes.items())
     cuts = range(0, len(records), PACKED_BYTES)
     return {
@@ -92,7 +93,8 @@ def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
 
 
 def stripes_of(notes: Mapping[str, str]) -> dict[int, bytes]:
-    """Return the stripe checksums in the notes, by chunk offset. Other notes are ignored."""
+    """Return the stripe checksums in a block's metadata entries (notes), by chunk offset. Other
+    entries are ignored."""
     found: dict[int, bytes] = {}
     packed = b""
     with suppress(ValueError):

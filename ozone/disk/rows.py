@@ -65,7 +65,7 @@ def _counts_blocks(view: DatabaseView, number: int) -> bool:
 
 
 class ContainerRows:
-    """The rows of one container in one view."""
+    """The rows of one container, read from one view (snapshot) of its database."""
 
     def __init__(self, view: DatabaseView, container_id: ContainerId, schema: int) -> None:
         self._view = view
@@ -82,7 +82,7 @@ class ContainerRows:
             yield from zip(batch.block_ids, batch.rows, batch.tails, strict=True)
 
     def batches(self) -> Iterator[RowBatch]:
-        """Yield the blocks and rows of `blocks` in batches."""
+        """Yield the same blocks and rows as `blocks`, in batches of many blocks."""
         tails = dict(self._numbered(LAST_CHUNKS))
         self.unknown_count = block_count = 0
         digits = self._view.key_lengths(BLOCKS, self._prefix)
@@ -154,13 +154,13 @@ class ContainerRows:
 
 
 def _are_numbers(keys: Sequence[bytes]) -> bool:
-    """Return True if all these keys, in ascending order, are block ids. This is nearly always
-    so."""
+    """Return True if all of `keys`, which are in ascending order, are block ids. The result is
+    nearly always True."""
     return len(max(keys, key=len)) < ID_DIGITS and keys[0][:1] != b"0" and b"".join(keys).isdigit()
 
 
 def _strange_count(keys: Sequence[bytes]) -> int:
-    """Return the number of keys that are neither block ids nor Ozone's own entries."""
+    """Return how many of `keys` are neither block ids nor Ozone's own entries."""
     if _are_numbers(keys):
         return 0
     others = (key for key in keys if number_of(key.decode("ascii", "replace")) is None)

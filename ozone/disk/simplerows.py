@@ -87,7 +87,8 @@ class _Cursor:
         self._beyond = int(self.ends[-1]) + 1 if len(rows) else 0
 
     def need(self, condition: Flags) -> None:
-        """Mark the rows whose `condition` is False as not simple."""
+        """Mark the rows whose `condition` is False as not simple, so that they are decoded one by
+        one."""
         self.is_simple &= condition
 
     def move(self, size_bytes: Numbers | int) -> None:
@@ -96,7 +97,8 @@ class _Cursor:
         self.at = np.minimum(self.at + size_bytes, self._beyond)
 
     def tag(self, tag: int) -> None:
-        """Read the expected tag; mark rows with another tag as not simple."""
+        """Read the tag (field number and type) of the next field of each row. Mark rows with
+        another tag than `tag` as not simple."""
         self.need(self.octets[self.at] == tag)
         self.move(1)
 
@@ -207,7 +209,8 @@ def _pass_size(cursor: _Cursor) -> None:
 
 
 def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
-    """Mark rows as not simple if they contain anything but consecutive checksums of 4 bytes."""
+    """Mark rows as not simple if the field of checksums has anything but consecutive checksums of 4
+    bytes."""
     for count, places in _alike(cursor.is_simple, counts):
         tagged = cursor.octets[sums_at[places][:, None] + np.arange(TAGGED_SUM_BYTES * count)]
         heads = tagged.reshape(len(places), count, TAGGED_SUM_BYTES)[:, :, :2]

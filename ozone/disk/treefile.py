@@ -110,7 +110,8 @@ Leaves = Mapping[BlockId, Mapping[int, tuple[int, bool]]]
 
 
 def decode_leaves(data: bytes, block_ids: Collection[BlockId]) -> Leaves:
-    """Return the chunks of the given live blocks. `data` must be valid for `decode_tree`."""
+    """Return the checksums of the chunks of the given live blocks. `data` must be a tree file that
+    `decode_tree` accepts."""
     tree = parse(CHECKSUM_INFO, data).tree
     return {
         BlockId(block.block_id): {

@@ -158,7 +158,7 @@ def _peer_pieces(
 
 
 def _unreached(answer: FetchResult) -> set[PeerId]:
-    """Return the peers that could not be reached. Whether they have the chunk is unknown."""
+    """Return the peers that could not be reached. It is unknown if these peers have the chunk."""
     return {one.peer_id for one in answer.failures if isinstance(one.error, UnavailableError)}
 
 

@@ -111,7 +111,8 @@ def repairing(wish: RepairOptions) -> Iterator["OzoneRepair"]:
 
 
 class OzoneRepair:
-    """The repair of one replica. Created by `repairing`."""
+    """The repair of one replica on a volume. `repairing` opens the volume and creates this
+    object."""
 
     def __init__(
         self, wish: RepairOptions, volume: OzoneVolume, scratch: Path, stack: ExitStack
@@ -155,7 +156,7 @@ class OzoneRepair:
 
     @property
     def peer_ids(self) -> list[PeerId]:
-        """The names of the peers, as given on the command line."""
+        """The ids of the peers, as the operator gave them on the command line."""
         return list(self._datanodes)
 
     @property

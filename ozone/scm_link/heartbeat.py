@@ -149,7 +149,7 @@ class OzoneHeartbeat:
         log.info("agent_registered", scm=self.address, cluster_id=theirs)
 
     def _why(self, error: int) -> str:
-        """Return the reason of a rejected registration as text."""
+        """Return a text with the reason why the SCM rejected the registration."""
         if error != messages.NOT_PERMITTED:
             return f"error {error}"
         ours = self.me.layout_version

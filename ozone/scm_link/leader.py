@@ -129,7 +129,7 @@ def self_of(led: AgentServices) -> DatanodeInfo:
 
 
 def _nothing() -> None:
-    """Do nothing; without security there is no certificate to renew."""
+    """Do nothing. This replaces the renewal of certificates in a cluster without security."""
 
 
 def _host(config: AgentConfig, listens: str) -> str:

@@ -1,7 +1,8 @@
 """A datanode's calls to one storage container manager: version, register, heartbeat.
 
-The connection is opened when it is needed. It is reopened after an idle time, because Hadoop's
-servers close idle connections. The heartbeat loop retries failed calls. For one thread.
+A call opens the connection if there is none. After an idle time, a call opens a new connection,
+because Hadoop's servers close idle connections. The heartbeat loop retries failed calls. For one
+thread.
 """
 
 import os

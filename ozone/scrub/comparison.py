@@ -26,7 +26,8 @@ BLOCKS_NAMED_MAX: Final = 100  # unexplained blocks to list; their total is alwa
 
 
 class Agreement(StrEnum):
-    """The result of comparing Ozone's tree of a replica with the rows and the data."""
+    """The relation between Ozone's tree of a replica and the replica's rows and data, in one
+    word."""
 
     EQUAL = "EQUAL"  # the tree equals the one computed from the rows
     EXPLAINED = "EXPLAINED"  # Ozone's scanner computes this tree from the same data
@@ -85,7 +86,8 @@ class TreeComparisonBuilder:
         self._left_out: set[BlockId] = set()
 
     def leave_out(self, block_id: BlockId) -> None:
-        """Leave out a block whose row cannot be read. The scan itself reports this block."""
+        """Record a block whose row cannot be read. The comparison leaves out this block, because
+        the scan itself reports it."""
         self._left_out.add(block_id)
 
     def add(self, stored: StoredBlock) -> None:

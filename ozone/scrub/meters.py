@@ -35,7 +35,8 @@ SHOWN: Final = tuple(status for status in ScrubStatus if status is not ScrubStat
 
 @dataclass(frozen=True, slots=True)
 class _EntryCounts:
-    """Counts of the results in a history, for one container or for all."""
+    """Numbers of findings and statuses in the results of a history, for one container or for all
+    containers."""
 
     statuses: Counter[ScrubStatus]
     findings: Counter[tuple[str, str]]
@@ -191,7 +192,7 @@ TABLES: Final = (
 def metrics_page(
     watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume]
 ) -> HttpResponse:
-    """Return the metrics page."""
+    """Return the HTTP response with the metrics of all volumes, in the format of Prometheus."""
     at = _Scrape(
         [*watched, *(volume for volume in awaited if not volume.is_over())],
         {volume.path: volume.worker.status() for volume in watched},

@@ -49,7 +49,7 @@ class OzoneTools(ScanDeps[OzoneStore]):
     leases: ContainerLeases = field(default_factory=ContainerLeases)
 
     def open_reader(self, base: ScanBase, **options: Any) -> OzoneReader:
-        """Start to read a replica."""
+        """Return a reader of the replica that a scan begins to read."""
         return self.store.open_reader(base, **options)
 
 

@@ -92,7 +92,7 @@ class _Doubts:
 
 
 class OzoneStore:
-    """The replicas of one volume. One owner; not thread-safe."""
+    """The replicas of one Ozone volume, for scans. One owner; not thread-safe."""
 
     algorithm: Final = Algorithm.CRC32C  # Ozone's algorithm, so that trees can be compared
 
@@ -307,8 +307,8 @@ class OzoneStore:
         pieces: ReadSplitting | None,
         insists: bool = False,
     ) -> OzoneReader:
-        """Start to read the replica of `base`. Raise SutureError or OSError if it cannot be
-        read."""
+        """Return a reader of the replica whose scan began with `base`. Raise SutureError or OSError
+        if the replica cannot be read."""
         replica, container_id = self._begun, base.facts.container_id
         assert replica is not None
         assert replica.paths.container_id == container_id

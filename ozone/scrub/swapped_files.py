@@ -60,8 +60,8 @@ def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[Bloc
 
 
 def _form(block: BlockData) -> tuple[Place, ...]:
-    """Return the forms of a block's chunks, without chunks that have no checksums or are beyond
-    TRIED_BYTES_MAX."""
+    """Return the form (index, offset, length, checksum type, window size) of each chunk with
+    checksums in a block. Chunks beyond TRIED_BYTES_MAX are left out."""
     return tuple(
         (index, chunk.offset, chunk.length_bytes, chunk.checksum_type, chunk.bytes_per_checksum)
         for index, chunk in enumerate(block.chunks)

@@ -79,8 +79,9 @@ class SecureDatanode:
             self._certificate.renew_if_due()
 
     def security(self, *, asks_certificate: bool) -> Security:
-        """Return the TLS settings of a server, or of calls to the port REPLICATION.
-        `asks_certificate` is True if callers must have a certificate."""
+        """Return the TLS settings for a server of this agent, or for calls to the port REPLICATION
+        of other datanodes. `asks_certificate` is True if the server requires a certificate from
+        callers."""
         assert self._certificates is not None, "started"
         return Security(self._certificates, asks_certificate=asks_certificate)
 

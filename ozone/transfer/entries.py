@@ -189,7 +189,7 @@ def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """A source of compressed bytes with the interface that zstandard reads from."""
+    """A source of an archive's compressed bytes, with the interface that zstandard reads from."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data

@@ -118,7 +118,7 @@ class ReplicationService:
 
 
 def _caller_of(context: grpc.ServicerContext) -> str:
-    """Return the common name in the caller's certificate."""
+    """Return the common name in the TLS certificate of a call's sender."""
     names: Any = context.auth_context().get(COMMON_NAME, ())
     return names[0].decode("utf-8", "replace") if names else PLAINTEXT
 

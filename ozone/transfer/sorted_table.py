@@ -60,7 +60,7 @@ class _Table:
         self._block_bytes_max = block_bytes_max
 
     def check(self) -> None:
-        """Check each block. Raise DamagedData if one is invalid."""
+        """Check each block of the table. Raise DamagedData if a block is invalid."""
         start = len(self._data) - FOOTER.size
         if start < 0:
             raise DamagedData(f"{len(self._data)} bytes are no sorted table")
