@@ -71,7 +71,7 @@ class Connection:
         self._received = frames.FrameBuffer()
         self._opened = frames.FrameBuffer()  # frames that arrived inside protected messages
         self._protection: FrameProtection | None = None
-        exchange = identity.exchange(address.host)  # first: without credentials, send nothing
+        exchange = identity.exchange(address.host)  # before connecting: fails without credentials
         try:
             self._socket = socket.create_connection((address.host, address.port), timeout_s)
         except OSError as error:

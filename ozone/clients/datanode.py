@@ -44,10 +44,10 @@ from suture.wire.mapping.rpc_services import Stub
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
 PIECE_BYTES: Final = 4 * 1024**2  # bytes of a chunk per request
 AHEAD_MAX: Final = 8  # requests in flight: 32 MiB of pieces
-REQUESTS_MAX: Final = 256  # requests per conversation, which has one deadline
+REQUESTS_MAX: Final = 256  # requests per stream, because a stream has one deadline
 PAGE_BLOCKS: Final = 1_000
 BLOCKS_MAX: Final = 10_000_000  # maximum blocks of a container, for callers that list all
-ANSWER_S: Final = 30.0  # time for a conversation to begin, with a slow disk
+ANSWER_S: Final = 30.0  # time until the first answer of a stream, with a slow disk
 BYTES_PER_S_MIN: Final = 1024**2  # a slower datanode is treated as down
 SAID_BYTES_MAX: Final = 300  # limit of a datanode's error message; a stack trace follows
 RECONNECT_MS_MAX: Final = 1_000
@@ -319,7 +319,7 @@ class Datanode:
     def _malformed(self, what: str) -> RefusedError:
         return RefusedError(Code.MALFORMED_REQUEST, f"datanode {self.address} answered {what}")
 
-    # Conversations.
+    # Streams of requests.
 
     def _one(self, request: Any, data_bytes: int = 0, wait_s: float = 0.0) -> Any:
         (answer,) = self._all([_Question(request, data_bytes, wait_s)])
@@ -390,7 +390,7 @@ class Datanode:
                 yield self._answer(question, data)
         except grpc.RpcError as error:
             raise self._stream_error(error) from error
-        except ValueError as error:  # how grpc reports a closed channel
+        except ValueError as error:  # gRPC raises this error for a closed channel
             raise UnavailableError(Code.UNAVAILABLE, "the connection was closed") from error
         finally:
             requests.put(None)  # ends the wait for the next request

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX: Final = 8  # attempts to list and open; a compaction in between is rare
 OPENING_THREADS: Final = 4
 UNCHANGED_S: Final = 30.0  # time until an unchanged, failing database is opened again
-CHANGED_S: Final = 5.0  # the same if the datanode has written to it meanwhile
-ITEMS_PER_BATCH: Final = 4_096  # enough for operations on columns, without using megabytes
+CHANGED_S: Final = 5.0  # the same time if the database has changed since the failure
+ITEMS_PER_BATCH: Final = 4_096  # enough for fast numpy operations, in little memory
 BATCH_BYTES: Final = 4 * 1024**2  # far more than a batch of small blocks; one row may exceed it
 SUFFIXES: Final = (".log", ".sst", ".blob")
 GROWING: Final = (".log",)  # every write appends to it; every flush appends to the manifest

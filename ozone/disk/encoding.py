@@ -64,7 +64,7 @@ def decode_noted(
             for chunk in message.chunks
             if chunk.stripe_checksum
         )
-    notes.pop(INCREMENTAL, None)  # obsolete, because the last chunk is now among the others
+    notes.pop(INCREMENTAL, None)  # obsolete, because `block` includes the last chunk
     forms = ({**notes, **form(stripes)} for form in (_each, _packed))
     kept = next(filter(_fits, forms), notes)
     return replace(stored, block=replace(stored.block, metadata=tuple(kept.items())))

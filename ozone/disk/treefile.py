@@ -20,7 +20,7 @@ from ozone.disk.messages import BLOCK_TREE, CHECKSUM_INFO, INFO_OUTLINE, parse
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # ten times the largest tree that Ozone can send
 CHUNK_BYTES_MIN: Final = 8  # minimum bytes of a chunk in a tree, whose fields are always set
-BLOCK_BYTES_MAX: Final = CHUNKS_PER_BLOCK_MAX * 40 + 64  # in a tree: with all numbers at their most
+BLOCK_BYTES_MAX: Final = CHUNKS_PER_BLOCK_MAX * 40 + 64  # in a tree, with the largest numbers
 CHECKSUM_MAX: Final = 2**32 - 1
 
 

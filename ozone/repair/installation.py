@@ -204,7 +204,7 @@ class Installer:
         _remove_new(entry.path.parent)
         try:
             has_arrived = arrived(entry.path, entry)
-        except BlockFailed as error:  # as it may have been before: that is why it was replaced
+        except BlockFailed as error:  # the block file was perhaps unreadable before, too
             self.remarks.append(str(error))
             self._roll_back(entry, forgets=False)
             return
@@ -233,7 +233,7 @@ class Installer:
         with block_errors(path):
             size_bytes = blockfile.size_bytes(path)
             if entry.old_length_bytes == blockfile.ABSENT:
-                if 0 <= size_bytes <= entry.chunk.end:  # nothing was appended since
+                if 0 <= size_bytes <= entry.chunk.end:  # no later write has extended the file
                     remove_file(path)
                     sync_directory(path.parent)
             elif size_bytes != blockfile.ABSENT:

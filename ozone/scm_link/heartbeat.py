@@ -82,7 +82,7 @@ class OzoneHeartbeat:
 
     def __post_init__(self) -> None:
         self._roots = RootCache(self.led.store)
-        self._indexes: dict[int, int] = {}  # of shards, also removed ones not yet reported
+        self._indexes: dict[int, int] = {}  # of shards, kept until a removal is reported
         self._is_registered = False
         self._full_due_s = 0.0
         self._sent_at_s = float("-inf")

@@ -62,7 +62,7 @@ def identity_of(paths: ContainerPaths) -> int:
     """Return a number that differs if another replica has replaced the replica at these paths.
     Raise OSError if the container's directory cannot be accessed."""
     here, chunks = paths.root.stat(), 0
-    with contextlib.suppress(OSError):  # lost, or an error: its reader reports that
+    with contextlib.suppress(OSError):  # lost or unreadable: OzoneReader reports this
         chunks = paths.chunks.stat().st_ino
     return (here.st_ino << 20 ^ here.st_dev << 8 ^ chunks) & (1 << 63) - 1
 
@@ -357,7 +357,7 @@ class OzoneReader:
     def structure(self) -> Structure:
         """List the replica's files, and judge descriptor, tree file and directories."""
         faults = [*self._tree_faults]
-        self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # all that follows is about it
+        self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # time of the following checks
         ids, foreign = np.empty(0, np.uint64), list[str]()
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
             found = inspect_path(PathRole.CHUNKS, self._paths.chunks)
@@ -519,7 +519,7 @@ class OzoneReader:
             return view
 
         damaged = {}
-        with contextlib.suppress(OSError):  # if a read fails, it stays unknown whose file it is
+        with contextlib.suppress(OSError):  # after a failed read, the file's block is unknown
             for block_id in block_ids:
                 block = self.block(block_id)
                 if block is not None:

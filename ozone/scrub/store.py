@@ -111,7 +111,7 @@ class OzoneStore:
         self._held: dict[ContainerId, tuple[tuple[int, ...], int]] = {}
         self._reading: OzoneReader | None = None
         self._begun: ContainerOnDisk | None = None  # the container being read, as of its start
-        self.refused: tuple[ContainerResult, ...] = ()  # of the last listing for a schedule
+        self.refused: tuple[ContainerResult, ...] = ()  # results of the last listing for a schedule
 
     # Contents of the volume.
 

@@ -18,8 +18,8 @@ from scanner.finding import DamageFault, Forensic, ScanFinding
 OF_BYTES: Final = frozenset(
     {DamageFault.CHUNK_CHECKSUM, DamageFault.CHUNK_SHORT, DamageFault.CHUNK_MISSING}
 )
-TRIED_MAX: Final = 100  # blocks to compare per container; more have another cause
-TRIED_BYTES_MAX: Final = 64 * 1024**2  # of one file: this much does not match by accident
+TRIED_MAX: Final = 100  # blocks to compare per container; damage to more blocks has another cause
+TRIED_BYTES_MAX: Final = 64 * 1024**2  # compared bytes of a file: too many to match by accident
 FORMS_MAX: Final = 4  # forms per block length; a client divides all its blocks alike
 
 Read = Callable[[BlockId, int, int], bytes | memoryview]

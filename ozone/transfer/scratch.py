@@ -19,7 +19,7 @@ from suture.errors import UnavailableError
 from suture.runtime.durable import error_of
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
-MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive; a database over them takes as much again
+MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive's tables; their database needs as much again
 MEMORY_FREE_BYTES_MIN: Final = 16 * MEMORY_BYTES_MAX  # several archives arrive at a time
 PREFIX: Final = "suture-archive-"
 YOUNG_S: Final = 60.0  # a newer directory may not be locked yet

@@ -34,7 +34,7 @@ TABLE_BYTES_MAX: Final = {  # limit of each file, and of its rows, which may be 
     DELETES: 8 * 1024**2,  # transactions for 800,000 blocks
 }
 ROW_BYTES_MAX: Final = 8 * 1024**2  # a row of 1 GiB of data in windows of 1 KiB
-BLOCK_BYTES_MAX: Final = 2 * ROW_BYTES_MAX  # so that too large a row is reported
+BLOCK_BYTES_MAX: Final = 2 * ROW_BYTES_MAX  # large enough to report a row above ROW_BYTES_MAX
 STATED: Final = "rocksdb.aggregated-table-properties"
 SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
