@@ -95,9 +95,8 @@ def _storage(address: str, master: str) -> Storage:
 def _published(
     request: VerifyRequest, result: VerifyResult, namespace: str, kind: str, progress: Progress
 ) -> Catalog:
-    """Write the rows of a run to a catalog. Raise CatalogRefused on failure; the result stays
-    complete.
-    """
+    """Write the rows of a run to a catalog, and return the catalog. Raise CatalogRefused if this
+    fails; the result in files stays complete."""
     progress(f"writing tables of {namespace}")
     try:
         row_count = int(result.summary["rows"]["replicas"])

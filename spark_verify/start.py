@@ -10,10 +10,11 @@ OF_THE_EXTRA: Final = frozenset({"pandas", "pyarrow", "pyspark"})
 
 
 def main() -> None:
-    """Import the job and run it. The imports come late, because some packages may be missing.
+    """Import the job and run it. The import is in this function, because a required package may be
+    missing.
 
-    Arrow chooses its allocator once, at import. Its default returns pages to the kernel at once,
-    and a verification requests the same memory again and again.
+    Before the import, choose Arrow's allocator. Arrow's default allocator returns free pages to the
+    kernel immediately, but a verification requests the same memory again and again.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:

@@ -54,7 +54,7 @@ STATES: Final = {
     7: "DELETED",
     RECOVERING: "RECOVERING",
 }
-"""Names of the states of a container on a datanode."""
+"""Ozone's names of a replica's states, by Ozone's number of the state."""
 
 
 def result_name(number: Any) -> str:

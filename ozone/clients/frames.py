@@ -69,19 +69,21 @@ class Answer:
 
 
 def connection_header(authentication: int) -> bytes:
-    """Return the first bytes of a connection."""
+    """Return the header of a connection, which the client sends first."""
     return MAGIC + bytes((IPC_VERSION, SERVICE_CLASS, authentication & 0xFF))
 
 
 def context_frame(client_id: bytes, user: str, protocol: str) -> bytes:
-    """Return the frame with the caller's identity and the protocol."""
+    """Return the frame that follows the connection header: it names the caller and the protocol of
+    the calls."""
     context = CONNECTION_CONTEXT(protocol=protocol)
     context.user.effective_user = user
     return _frame(_header(client_id, CONTEXT_CALL), context)
 
 
 def sasl_frame(message: Any) -> bytes:
-    """Return the frame with a message of the SASL exchange, or with a wrapped frame."""
+    """Return the frame that carries a SASL message: a message of the exchange, or a WRAP message
+    with protected data."""
     return _frame(_header(b"", SASL_CALL), message)
 
 
@@ -94,7 +96,7 @@ def parse_sasl(body: bytes) -> Any:
 
 
 class FrameBuffer:
-    """Splits received bytes into frames."""
+    """Buffer that splits received bytes into frames."""
 
     def __init__(self) -> None:
         self._received = bytearray()

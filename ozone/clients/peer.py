@@ -1,10 +1,10 @@
 """A datanode of Ozone as a peer of an agent: a source of blocks and chunks, and a target of shards.
 
-The client fetches the peer's complete tree, and answers the calls of a reconcile from it. Ozone's
-scanner omits data that it does not read. Therefore a block that is missing in a peer's tree may
-exist. The client verifies every chunk against the datanode's row, and computed cells against
-Ozone's stripe checksums. It creates a new shard as RECOVERING, fills it with rows in the form of
-Ozone's clients, and closes it.
+The client fetches the peer's complete tree, and answers the calls of a reconcile from this tree.
+Ozone's scanner omits data that it does not read. Therefore a block that is missing in a peer's tree
+may exist. The client verifies every chunk against the datanode's row, and verifies computed cells
+against Ozone's stripe checksums. The client creates a new shard in state RECOVERING, fills the
+shard with rows in the form of Ozone's clients, and closes the shard.
 """
 
 from collections.abc import Iterator, Sequence

@@ -88,8 +88,9 @@ class DamagedBlocksPeer(OzonePeer):
     def _asked_rows(
         self, container_id: ContainerId, wanted: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
-        """Return the peer's rows of these blocks. Blocks that do not exist at the peer are left
-        out. Raise RefusedError if the peer refuses some of the rows and returns none."""
+        """Return the peer's rows of the blocks `wanted`. Blocks that do not exist at the peer are
+        left out. Raise RefusedError if the peer returns no row and refuses at least one request
+        with another error."""
         rows = {}
         refusals = {}
         for block_id, found in self._datanode.blocks(container_id, wanted):
@@ -125,8 +126,8 @@ class DamagedBlocksPeer(OzonePeer):
         return tree, decode_leaves(data, self._damaged.keys())
 
     def _may_have(self, tree: OzoneTree | None, block_id: BlockId, stored: StoredBlock) -> bool:
-        """Return True if the peer may have a block, so that its row may be requested. A request for
-        a missing block makes Ozone scan the complete container."""
+        """Return True if the peer may have a block. Only then the repair requests the block's row,
+        because a request for a missing block makes Ozone scan the complete container."""
         if tree is None or block_id in tree.live:
             return True
         return block_id not in tree.tombstones and bool(unread_offsets(stored))

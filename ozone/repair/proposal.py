@@ -67,7 +67,8 @@ def propose(
     peers: Mapping[PeerId, DamagedBlocksPeer],
     executor: Executor,
 ) -> Proposal:
-    """Query the peers and return the plan. It also contains the errors of peers that failed."""
+    """Query the peers and return the plan of the repair. The plan also contains the errors of
+    failed peers."""
     mine = replica.tree.select(replica.blocks)
     asked = query_peers(peers, container_id, mine, executor)
     seen, views = [], []

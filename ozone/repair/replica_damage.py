@@ -112,7 +112,8 @@ def _is_mended_with(finding: ScanFinding, blocks: Mapping[BlockId, StoredBlock])
 def _damaged(
     container_id: ContainerId, rows: ContainerRows, tree: Tree
 ) -> tuple[dict[BlockId, StoredBlock], dict[BlockId, tuple[ChunkInfo, ...]]]:
-    """Return the blocks and, for each block, the chunks whose bytes do not match the rows."""
+    """Return the damaged blocks by id and, for each of these blocks, the chunks whose bytes do not
+    match the block's row."""
     ids, counts = tree.block_ids.tolist(), tree.chunk_counts.tolist()
     whole_counts = dict(zip(ids, counts, strict=True))
     for block_id in tree.unhealthy_block_ids().tolist():

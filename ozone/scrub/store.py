@@ -208,7 +208,8 @@ class OzoneStore:
         return self.volume.storage_id
 
     def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
-        """Yield the replicas that may be scanned, as columns."""
+        """Yield the id of the volume with the facts of its replicas that may be scanned, as
+        columns."""
         del volume_id
         listing = self.listing()
         self._tell_of(listing.refused)

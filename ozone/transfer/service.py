@@ -124,8 +124,8 @@ def _caller_of(context: grpc.ServicerContext) -> str:
 
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages of an archive, with about a mebibyte of data each. The last message is
-    marked."""
+    """Yield the messages of an archive, with about a mebibyte of data each. A field of the last
+    message marks the end."""
     for part in gathered(data):
         about = PART(
             container_id=container_id,

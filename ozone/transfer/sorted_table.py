@@ -95,9 +95,9 @@ class _Table:
         return IS_RELATIVE in stated and _number(stated[IS_RELATIVE], 0)[0] != 0
 
     def _check(self, handle: Handle) -> tuple[int, int, int]:
-        """Return a block's compression, the start of its content, and its unpacked size. Raise
-        DamagedData for invalid values.
-        """
+        """Read the head and the trailer of a block. Return the number of its compression, the
+        offset of its content, and its unpacked size in bytes. Raise DamagedData for invalid
+        values."""
         end = handle.offset + handle.size_bytes
         if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:
             raise DamagedData(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")

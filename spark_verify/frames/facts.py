@@ -43,7 +43,8 @@ VOTERS_MIN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The validated input of a run."""
+    """The validated input of a run: the tables of the snapshot, its manifest and the health
+    rules."""
 
     snapshot: Snapshot
     manifest: SnapshotManifest

@@ -1,4 +1,5 @@
-"""Reads the previous run: its numbers for the trend, and the containers that differed.
+"""Reads the result of the previous run: the numbers for the trend in the report, and the containers
+whose replicas differed.
 
 If the old result is damaged, only its readable parts are used, and the new run does not fail.
 """
@@ -37,9 +38,8 @@ def previous_run(storage: Storage, manifest: SnapshotManifest, run_id: str) -> R
 def divergent_before(
     spark: SparkSession, storage: Storage, previous: RunSummary, keep: Keep
 ) -> DataFrame:
-    """Return the previous run's rows of `divergent/`. Raise one of `errors.FAILURES` if they
-    cannot be read.
-    """
+    """Return the previous run's rows of `divergent/`. Raise one of `errors.FAILURES` if these rows
+    cannot be read."""
     attempt = attempt_of(storage, previous.run_id)
     if attempt is None:
         raise FileNotFoundError("the run no longer exists")
