@@ -286,7 +286,7 @@ def document(
     absent: Sequence[str],
     not_found: Sequence[ContainerId],
 ) -> dict[str, Any]:
-    """Return the JSON of a scrub."""
+    """Return the results of a scrub as a JSON object."""
     results = [result for _, found in volumes for result in found]
     statuses = Counter(result.status for result in results)
     return {

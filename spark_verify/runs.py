@@ -225,7 +225,8 @@ def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attempt_of(storage: Storage, run_id: str) -> str | None:
-    """Return the id of the attempt whose rows are the run; None if the run is not finished."""
+    """Return the id of the attempt that wrote the valid rows of a finished run. Return None if the
+    run is not finished."""
     try:
         return storage.read_text(f"{RUN}{run_id}/{SUCCESS}").strip()
     except FileNotFoundError:

@@ -51,7 +51,7 @@ ON_WORKERS: Final = {
 """Settings of a session whose tasks run on other machines."""
 
 SMALL_ROWS: Final = 200_000
-"""Maximum number of rows of a small run. Its JVM runs without the second (C2) compiler."""
+"""The maximum number of rows of a small run. The JVM of a small run has no second (C2) compiler."""
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "

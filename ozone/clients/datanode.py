@@ -145,7 +145,8 @@ class Datanode:
     # Commands.
 
     def container(self, container_id: ContainerId) -> ContainerFacts:
-        """Return the facts about the datanode's replica. Raise RefusedError or UnavailableError."""
+        """Return the facts that the datanode reports about its replica of a container. Raise
+        RefusedError or UnavailableError."""
         request = self._request(DatanodeCommand.READ_CONTAINER, container_id, read_container={})
         data = self._one(request).read_container.container
         return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)

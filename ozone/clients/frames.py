@@ -103,7 +103,7 @@ class FrameBuffer:
         self._at = 0
 
     def feed(self, data: bytes) -> None:
-        """Add received bytes."""
+        """Append received bytes to the buffer."""
         del self._received[: self._at]
         self._at = 0
         self._received += data
@@ -134,7 +134,7 @@ class Method:
 
     @classmethod
     def of(cls, client_id: bytes, protocol: str, name: str, version: int) -> "Method":
-        """Return the method with that name."""
+        """Return the method `name` of `protocol`, with its encoded header."""
         header = METHOD_HEADER(method=name, protocol=protocol, version=version)
         return cls(client_id, _delimited(header))
 

@@ -79,7 +79,7 @@ class ExportResult:
         return self.elapsed_s * 1e6 / max(self.rows["containers"], 1)
 
     def facts(self) -> dict[str, Any]:
-        """Return the export's facts for JSON."""
+        """Return the facts about the export as a JSON object."""
         return {
             "snapshot": str(self.path),
             "snapshot_id": self.snapshot_id,

@@ -95,7 +95,7 @@ class ReconcileReport:
         return bool(self.counts().keys() - {RowOutcome.ORDERED, RowOutcome.EXPLAINED})
 
     def facts(self) -> dict[str, Any]:
-        """Return the outcomes for JSON."""
+        """Return the outcomes of all rows as a JSON object."""
         counts = self.counts()
         return {
             "run_id": self.plan.run_id,

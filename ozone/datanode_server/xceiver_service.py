@@ -83,7 +83,8 @@ Answering = Callable[[CommandRequest], Body | Iterator[Body]]
 
 
 class CommandGroup(Protocol):
-    """A group of commands with their handlers."""
+    """A group of Ozone's datanode commands, each with the function that executes it (its
+    handler)."""
 
     @property
     def commands(self) -> Mapping[DatanodeCommand, Answering]:

@@ -296,7 +296,7 @@ def print_end(story: RepairReport) -> None:
 
 
 def document(story: RepairReport) -> dict[str, Any]:
-    """Return the JSON of a repair."""
+    """Return the results of a repair as a JSON object."""
     proposal = story.proposal
     last = story.after or story.before
     return {
@@ -337,7 +337,7 @@ def document(story: RepairReport) -> dict[str, Any]:
 
 
 def target_facts(target: RepairTarget) -> dict[str, Any]:
-    """Return the JSON of one damaged chunk."""
+    """Return the facts about one damaged chunk as a JSON object."""
     return {
         "block_id": target.block_id,
         "offset": target.chunk.offset,

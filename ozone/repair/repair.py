@@ -166,7 +166,7 @@ class OzoneRepair:
 
     @property
     def recovery_remarks(self) -> Sequence[str]:
-        """Problems with completing an earlier repair."""
+        """The problems that occurred while an earlier, interrupted repair was completed."""
         return self._installer.remarks
 
     def check_stopped(self) -> None:
@@ -272,8 +272,8 @@ class OzoneRepair:
 
 
 def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
-    """Return the descriptor of a replica. Raise RefusedError if it may not be repaired, or
-    OSError."""
+    """Return the descriptor of a replica. Raise RefusedError if the replica may not be repaired.
+    Raise OSError if the descriptor cannot be read."""
     try:
         descriptor = read_descriptor(paths)
     except FileNotFoundError as error:

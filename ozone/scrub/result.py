@@ -119,7 +119,7 @@ class ContainerResult:
         return tuple(said)
 
     def facts(self) -> dict[str, Any]:
-        """Return the result for JSON."""
+        """Return the fields of the result as a JSON object."""
         comparison = self.comparison
         return {
             "container_id": self.container_id,
@@ -154,7 +154,7 @@ def _hex(root: int | None) -> str | None:
 
 
 def finding_facts(finding: ScanFinding) -> dict[str, Any]:
-    """Return a finding for JSON."""
+    """Return the fields of a finding as a JSON object."""
     return {
         "verdict": finding.verdict.value,
         "fault": finding.fault.value,

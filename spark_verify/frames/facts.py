@@ -87,8 +87,8 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return the pending operations, each with the index of its datanode; null if the datanode is
-    unknown."""
+    """Return the pending operations, each with the index of its datanode in `nodes`. The index is
+    null if the datanode is unknown."""
     known = f.broadcast(nodes.select("datanode_id", "node_place"))
     return inputs.snapshot["pending_ops"].join(known, "datanode_id", "left")
 

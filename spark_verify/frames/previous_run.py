@@ -18,7 +18,7 @@ from spark_verify.snapshot.tables import read_rows
 from spark_verify.storage import Storage
 
 TREND: Final = {"run_id", "as_of_ms", "containers", "flagged", "flags", "checksum_classes"}
-"""Fields of a summary that the trend needs."""
+"""Fields of a run's summary that the trend in the next run's report needs."""
 
 ATTEMPTS_MAX: Final = 1 << 20
 

@@ -29,12 +29,14 @@ BEFORE: Final = ("container_id", "replicas", "attempts")
 """Columns of the previous run's `divergent/` that this run uses."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Function that writes rows as files of this attempt under a name, and returns them read back."""
+"""Function that writes rows as files of this attempt under a name, and returns the rows read from
+these files."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedContainers:
-    """The containers of a run: the plainly well ones, and those that were judged."""
+    """The containers of a run in two groups: plainly well containers, and containers that the judge
+    judged."""
 
     inputs: Inputs
     facts: DataFrame

@@ -103,8 +103,8 @@ def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def agreement(kinds: Sequence[Any], ids: Ids) -> dict[str, Any]:
-    """Return how many containers have another health state in the control plane than in the
-    judge."""
+    """Return the number of compared containers, and how many of them have another health state in
+    the control plane than in the judge's result."""
     counts: Counter[tuple[str, str]] = Counter()
     for kind in kinds:
         if kind.scm_health_state not in (None, kind.own_health_state):
