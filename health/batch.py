@@ -173,9 +173,10 @@ class BatchView:
     is_present: Bools
     """The replica counts as a replica of its container."""
     is_sick: Bools
-    """The replica is present and UNHEALTHY."""
+    """The replica is present (`is_present`) and UNHEALTHY."""
     is_bad: Bools
-    """The replica is sick, or QUASI_CLOSED with another commit id than its CLOSED container."""
+    """The replica is `is_sick`, or it is QUASI_CLOSED and its commit id differs from that of its
+    CLOSED container."""
     is_confirmed: Bools
     """The replica's node has reported all its replicas since the control plane's start."""
     is_tree: Bools
@@ -192,9 +193,9 @@ class BatchView:
     (`is_gone`)."""
     stray_deletes: Ints
     present: Ints
-    """Number of present replicas of each container."""
+    """Number of replicas of each container for which `is_present` is True."""
     countable: Ints
-    """Number of countable replicas of each container."""
+    """Number of replicas of each container for which `is_countable` is True."""
     is_ec: Bools
     """Per container: True if it is erasure-coded."""
     is_shard: Bools
@@ -270,7 +271,8 @@ def view(batch: ContainerBatch) -> BatchView:
 
 
 def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
-    """Return a mask over all replicas: True for an `asked` replica whose key is in `deleted`."""
+    """Return a mask of the replicas that a pending delete will remove. `keys` identifies each
+    replica, `deleted` has the keys of pending deletes, and `asked` the replicas to check."""
     found = np.zeros(len(keys), dtype=np.bool_)
     found[asked] = is_among(keys[asked], np.sort(deleted))
     return found

@@ -114,8 +114,8 @@ class _Evidence:
 
 
 def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> list[Suspect]:
-    """Return the suspects, most certain first, at most SHOWN_MAX. `votes` are rows of `votes/`,
-    `nodes` rows of `nodes/`.
+    """Return the suspects, most certain first, at most SHOWN_MAX. `votes` are rows of the table
+    `votes/`, and `nodes` are rows of the table `nodes/`.
     """
     units = Units.of(votes, nodes)
     pairs, is_explained = _disagreements(units)
@@ -220,8 +220,9 @@ class _Trial:
         return _Evidence(own_lost, own_exposed, safe, np.where(total > 0, chance, NOT_COMPARED))
 
     def _contains(self, name: str) -> Bools:
-        """Return a mask of shape (members, cells): True if the named group of the cell (`_cells`)
-        contains the complete member. The cell of the units in no group contains all members."""
+        """Return a mask of shape (members, cells). A cell has the volumes whose innermost named
+        group is the same. The mask is True if this group contains all volumes of the member. In
+        the column of the volumes that are in no named group, it is True for all members."""
         level = self._units.levels[name]
         found = np.ones((level.count, self._cells), dtype=np.bool_)
         for number, group in enumerate(self._named, 1):
@@ -244,9 +245,9 @@ class _Trial:
         return _is_throughout(lost, exposed)
 
     def _find_measures(self) -> None:
-        """Exclude outliers from the units from which expected losses are computed. Repeat until
-        there is no outlier, because one outlier can hide another. At least half of each cell's
-        votes remain.
+        """Choose the units (volumes) whose votes give the expected losses: exclude outliers until
+        there are none, because one outlier can hide another. At least half of the votes of each
+        cell (units with the same innermost named group) remain.
         """
         while True:
             out = np.zeros(len(self._is_measure), dtype=np.bool_)
@@ -320,8 +321,8 @@ def _measured_spread(lost: Floats, expected: Floats) -> float:
 
 
 def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
-    """Return the pairs of versions of which one is probably wrong, and a mask of the duels whose
-    losses these pairs explain.
+    """Return the pairs of versions of which one is probably wrong. Also return a mask of the duels
+    (votes against replicas that all have one other version) whose losses these pairs explain.
 
     A pair is named if replicas of one version lose when all others have the other version, but not
     among replicas of their own version. Random damage causes losses in both cases. It is unknown
@@ -348,9 +349,9 @@ def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
 
 
 def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
-    """Return the ratio of a version's losses in the duels of `mask` to the number expected from
-    other votes, and log10 of the probability of chance. Return (0, 0) if the version lost too few
-    of them, or lost only on some of its nodes.
+    """Return how much more often a version loses its duels in `mask` than its other votes, as the
+    ratio of losses to expected losses, and log10 of the probability of chance. Return (0, 0) if
+    the version lost fewer than LOST_MIN of these duels, or lost them only on some of its nodes.
     """
     nothing = 0.0, NOT_COMPARED
     duels = units.duels

@@ -1,4 +1,4 @@
-"""The verdict of a cluster: whether its data is whole, and the reasons why it is not. Pure.
+"""The verdict on the data of a cluster: WHOLE, or another verdict with its reasons. No I/O.
 
 Every program that reports on a whole cluster uses `judge_cluster`: `suture status`, `suture scm
 report` and their exit codes, the page, the history, and `suture_scm_verdict`.

@@ -27,8 +27,8 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     """Return, for each container, the reason why nodes with its replicas must not leave service: an
     index in HELD_BY, or FREE.
 
-    A container that the control plane does not know is FREE. Otherwise, the departure would wait
-    for it forever, because no command is sent for such a container.
+    A container that the control plane does not know is FREE, because no command is ever sent for
+    such a container, and the departure would wait for the container forever.
     """
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
     n, is_ec = counts.ratis, view.is_ec

@@ -23,7 +23,8 @@ from health.words import ContainerOnlyState, HealthState, Queue, SharedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """All counts of a batch. The verdicts are computed from them."""
+    """The counts of replicas and shards in a batch, from which `apply_handlers` computes the
+    verdicts."""
 
     ratis: RatisCount
     erasure: ErasureCount
@@ -74,7 +75,8 @@ def is_empty(view: BatchView) -> Bools:
 
 
 def apply_handlers(view: BatchView, counts: Counts) -> Verdicts:
-    """Apply the chain of handlers to every container of a batch."""
+    """Return the health state and the queue of every container of a batch, by Ozone's chain of
+    handlers."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     state = containers.state
     is_stuck = view.is_judged & (state == SharedState.QUASI_CLOSED) & ~view.is_ec
@@ -105,7 +107,8 @@ def _queued(when: Bools, queue: Queue) -> Ints:
 
 
 def _erasure(chain: _Chain, view: BatchView, counts: Counts) -> None:
-    """Apply handlers 8, 10 and 11 to erasure-coded containers."""
+    """Apply the handlers for erasure-coded containers: replication (8), unhealthy replicas (10)
+    and spread over racks (11)."""
     ec, is_ec = counts.erasure, view.is_ec
     is_wanted = ~ec.is_sufficient_after & (~ec.is_unrecoverable | ec.has_offline_to_move)
     under = _queued(is_wanted, Queue.UNDER)
@@ -128,7 +131,8 @@ def _erasure(chain: _Chain, view: BatchView, counts: Counts) -> None:
 
 
 def _stuck(chain: _Chain, view: BatchView, quasi: QuasiClosed) -> None:
-    """Apply handler 7. A container with only unhealthy replicas is left to later handlers."""
+    """Apply handler 7, for stuck quasi-closed containers. A container with only unhealthy replicas
+    is left to later handlers."""
     under = _queued(view.adds == 0, Queue.UNDER)
     over = _queued(view.deletes == 0, Queue.OVER)
     has_healthy = view.rows.some(view.is_present & ~view.is_sick)

@@ -140,8 +140,8 @@ def _is_late(view: BatchView) -> Bools:
 
 
 def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
-    """Return a mask of the CLOSED containers that have a late replica, and in which all replicas at
-    the last commit have the same data.
+    """Return a mask of the CLOSED containers that have a late replica (undamaged, QUASI_CLOSED,
+    with a lower commit id), and in which all replicas at the last commit have the same data.
 
     A reconcile sets the commit id of the late replica, so that the replica can be closed. A late
     shard first receives its missing blocks. A close command alone does not help, because it
@@ -168,7 +168,7 @@ def _is_mendable(
     these shards is good and in service, the damaged shard is deleted instead of repaired, unless
     its node is in maintenance. Otherwise the damaged shard is repaired: a computed chunk must match
     the row of the damaged shard, so the repair restores its own data and the roots still differ. A
-    late shard receives its missing blocks.
+    late shard (QUASI_CLOSED, with a lower commit id) receives its missing blocks.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))

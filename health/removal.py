@@ -67,9 +67,9 @@ class Removals:
         return judge_quasi_closed(self._view, self._rules).origins
 
     def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
-        """Return the number of whole and equal copies of a container, ignoring the datanodes in
-        `without`; 0 if whole copies differ. For an erasure-coded container, return the number of
-        indexes with a whole shard.
+        """Return the number of equal, whole copies of a container (`health.remaining.whole`),
+        ignoring the datanodes in `without`; 0 if two whole copies differ. For an erasure-coded
+        container, return the number of indexes with a whole shard.
         """
         view, box = self._view, self._box(container_id)
         left = self._whole & ~view.batch.nodes.among(without)[view.batch.replicas.node]
@@ -165,8 +165,9 @@ class Removals:
         return bad[np.lexsort((view.places(bad), replicas.block_count[bad], replicas.bcsid[bad]))]
 
     def _shards_giving_way(self, box: int, own: Ints, bad: Ints) -> Ints:
-        """Return removable bad shards, first those whose index has a whole shard. If there is none,
-        return one of two equal whole shards.
+        """Return removable bad shards, first those whose index has a whole shard
+        (`health.remaining.whole`). If no bad shard is removable, return one of two equal whole
+        shards.
 
         Enough indexes with a whole shard remain to read the container.
         """
@@ -182,8 +183,9 @@ class Removals:
         return bad if len(bad) else self._twin(own[self._whole[own]])
 
     def _twin(self, found: Ints) -> Ints:
-        """Return one surplus whole shard, which another shard of its index covers, on the rack with
-        the most whole shards. Return an empty array if there is none.
+        """Return one whole shard that another shard of its index makes unnecessary
+        (`health.remaining.covers`), on the rack with the most whole shards. Return an empty array
+        if there is none.
         """
         view, replicas = self._view, self._view.batch.replicas
         for index in np.unique(replicas.index[found]).tolist():

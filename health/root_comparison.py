@@ -4,10 +4,10 @@ Only countable replicas are compared: CLOSED, QUASI_CLOSED or UNHEALTHY, on a re
 EC, only replicas of the same index are compared. Roots of different tree algorithms are not
 compared. An unknown root is not equal to any other root.
 
-Different programs may build different trees of the same data. If complete reads have computed the
-settled roots of all comparable replicas, the settled roots are compared instead. If they are equal,
-the difference of the reported roots is explained. If one replica was not read, the reported roots
-are compared.
+Different programs may build different trees of the same data. Therefore, a complete read computes a
+settled root from the rows of a replica. If all comparable replicas have settled roots, these are
+compared instead of the reported roots. If the settled roots are equal, the difference of the
+reported roots is explained. If one replica has no settled root, the reported roots are compared.
 
 The vote determines the order of repairs. It never determines which bytes are correct; a datanode
 decides this by verifying bytes against the checksums that were written with them.
@@ -141,8 +141,9 @@ def _with_companion(view: BatchView) -> Bools:
 
 
 def _comparison_roots(view: BatchView, known: Ints) -> Ints:
-    """Return the root by which each replica is compared: the settled root if every `known` replica
-    of its contest has one, else the reported root.
+    """Return the root by which each replica is compared: the settled root (computed from the rows)
+    if every `known` replica of the same container, index and algorithm has one, else the reported
+    root.
     """
     replicas = view.batch.replicas
     if not replicas.has_settled.any():
@@ -159,7 +160,8 @@ def _comparison_roots(view: BatchView, known: Ints) -> Ints:
 
 
 def _explained(view: BatchView, votes: _Votes) -> Bools:
-    """Return a mask of the containers in which replicas of one contest reported different roots."""
+    """Return a mask of the containers in which replicas of one index and algorithm reported
+    different roots. All False if no replica has a settled root, which could explain this."""
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
     if replicas.has_settled.any():
@@ -232,7 +234,8 @@ def _unreachable_differs(view: BatchView, votes: _Votes, told: Ints) -> Bools:
 
 
 def _of_contests(view: BatchView, votes: _Votes, mask: Bools) -> Bools:
-    """Return a mask of the containers that have a contest in `mask`."""
+    """Return a mask of the containers that have a contest (the replicas of one index and algorithm)
+    in `mask`."""
     found = np.zeros(view.rows.count, dtype=np.bool_)
     found[view.batch.replicas.container[votes.known[votes.contest_first[mask]]]] = True
     return found

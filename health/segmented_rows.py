@@ -174,10 +174,11 @@ def _combine_keys(keys: tuple[NDArray[Any], ...]) -> tuple[Ints, int]:
 
 
 def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
-    """Return numbers that order `key` among rows of equal `total`, and the count of the numbers.
+    """Return the rank of each value of `key`, and the number of ranks. The ranks are comparable
+    only among rows with the same `total`, the combination of the earlier keys.
 
     Roots are as wide as a word, and nearly all rows of a container have the same root. Therefore
-    only the containers with different roots are sorted.
+    only the containers with different roots are sorted; all other rows have rank 0.
     """
     odd = np.arange(len(key))
     if ascends(total):
@@ -197,7 +198,8 @@ def ascends(values: Ints) -> bool:
 
 
 def first_that_holds(rules: Sequence[tuple[Bools, int]], default: int) -> Ints:
-    """Return for each element the code of the first rule whose mask is True."""
+    """Return, for each element, the code of the first (mask, code) rule whose mask is True there;
+    `default` if there is none."""
     found = np.full(len(rules[0][0]), default, dtype=np.int64)
     for mask, code in reversed(rules):
         np.copyto(found, code, where=mask)

@@ -35,8 +35,8 @@ class Level:
     names: tuple[str, ...]
     of_unit: Ints
     is_candidate: Bools
-    """False if another level has a member with the same units, because only that member is
-    reported."""
+    """Per member: False if another level has a member with the same units. Only that member is
+    then reported as a suspect."""
 
     @property
     def count(self) -> int:
@@ -50,8 +50,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Duels:
-    """Votes of replicas whose peers all had one other software version. A row has the votes of one
-    unit against one version."""
+    """Duels: votes of replicas whose peers all had one other software version, as columns. A row
+    has the votes of one unit (a volume of a node) against one version."""
 
     unit: Ints
     against: tuple[str, ...]

@@ -34,10 +34,10 @@ TABLE_ROWS: Final = 4_096
 
 
 def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
-    """Return the expected CRC of the complete data of each chunk.
+    """Return the expected CRC of the complete data of each chunk, from its window checksums.
 
-    The caller compares it with the result of a function of `long_crcs`. The value is NO_WHOLE for a
-    chunk that must be compared window by window.
+    The caller compares this CRC with the CRC of the data that it read (`long_crcs`). The value is
+    NO_WHOLE for a chunk that must be compared window by window.
     """
     wholes = [NO_WHOLE] * len(chunks)
     alike: dict[tuple[int, int, int], list[int]] = {}

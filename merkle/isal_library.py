@@ -1,6 +1,7 @@
 """Loads Intel's ISA-L, for erasure codes and for the CRC-32 of data that Ozone's clients write.
 
-It comes with pyeclib's wheel; if pyeclib was built from source, the system's library is used.
+The wheel of pyeclib contains the library. If pyeclib was built from source, the library of the
+system is used.
 """
 
 import ctypes

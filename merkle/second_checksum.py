@@ -9,8 +9,8 @@ I3). A scan uses this implementation only after the first one has reported a mis
     SHA256, MD5     hashlib through OpenSSL   the C code that Python carries itself
 
 A library for CRCs must first agree with crcmod on random data, once in each process. crcmod uses
-only tables and no special instructions, and takes ten times as long. It replaces a library that is
-missing or does not agree.
+only tables and no special instructions, and takes ten times as long. crcmod is used in place of a
+library that is missing or does not agree.
 """
 
 import ctypes

@@ -8,9 +8,10 @@
     earlier data from a sector on, up to the chunk's end     TORN_512 or TORN_4096
     window checksums are those of another chunk              MISDIRECTED
 
-The correct bytes are rarely known. With them, a torn write is recognised whatever data it left.
-The class changes no verdict. It shows an operator whether to suspect memory, a cable, a
-controller's cache or a disk ("An Analysis of Data Corruption in the Storage Stack", FAST 2008).
+The correct bytes are rarely known. If they are known, a torn write is recognised regardless of the
+data in its place. The class changes no verdict. The class shows an operator whether to suspect
+memory, a cable, a controller's cache or a disk ("An Analysis of Data Corruption in the Storage
+Stack", FAST 2008).
 """
 
 from collections.abc import Iterable, Sequence

@@ -47,7 +47,8 @@ CHANGED: Final = "changed"
 
 
 class _StopError(Exception):
-    """Ends the scan; its text becomes `stopped_because`. It is caught in this module."""
+    """Exception that ends the scan. Its text becomes `stopped_because` of the outcome. This module
+    catches it."""
 
 
 def _transient(error: OSError) -> _StopError:

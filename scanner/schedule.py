@@ -184,9 +184,10 @@ class Schedule:
         return phase
 
     def agenda_of(self, candidates: Candidates, now_ms: int) -> Agenda:
-        """Return the same as `agenda`, from columns.
+        """Return the due reads in order, and the required rate, from columns of candidates.
 
-        The computation for 100,000 candidates takes some hundredths of a second.
+        The result is that of `agenda`. For 100,000 candidates, it takes some hundredths of a
+        second.
         """
         read_at_ms = candidates.read_at_ms.astype(np.float64)  # whole milliseconds: exact
         is_read = candidates.read_at_ms > 0

@@ -94,7 +94,8 @@ class _InsistentFile:
             return self._file.read(offset, length_bytes)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read again past the page cache, as the wrapped file does; raise RepeatedError."""
+        """Read again past the page cache, as the wrapped file does; raise RepeatedError if the read
+        fails."""
         with _insisting():
             return self._file.reread_past_cache(offset, length_bytes)
 

@@ -36,9 +36,10 @@ def highest_lent(
     *,
     own: int,
 ) -> int:
-    """Return the highest commit id that the replica may adopt from `lent`; `own` if there is none.
+    """Return the highest commit id in `lent` that the local replica may adopt; `own`, the commit id
+    that the replica has now, if there is none.
 
-    `lent` has one commit id per peer. The replica may adopt a peer's commit id if it is above
+    `lent` has a commit id of each peer. The replica may adopt a peer's commit id if it is above
     `own`, and if the peer's replica is closed or quasi-closed and has at least this commit id.
     """
     trusted = [

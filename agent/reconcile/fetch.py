@@ -138,8 +138,8 @@ class PeerSources:
         lent: Callable[[PeerId, BatchReplicaPeer, Sequence[T]], list[FetchResult]],
         alone: Callable[[T], FetchResult],
     ) -> list[FetchResult]:
-        """Return a result for each item. Call `lent` for all items with the same first source, and
-        `alone` for each item without a result."""
+        """Return a result for each item. Call `lent` once for all items with the same first source
+        (one RPC), and then `alone` for each item that is still without a block or chunk."""
         by_source: dict[PeerId, list[int]] = defaultdict(list)
         for index, item in enumerate(items):
             asked = (one for one in sources_of(item) if one not in self.dropped)

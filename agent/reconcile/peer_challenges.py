@@ -97,8 +97,8 @@ class ChallengeWorker:
         return self.interval_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
     def _challenge(self) -> str:
-        """Challenge one peer to prove one chunk. Return PROVEN, FAILED, UNANSWERED or OWN; "" if
-        there is no chunk or no other holder."""
+        """Challenge one peer to prove one chunk. Return PROVEN, FAILED or UNANSWERED; OWN if the
+        local chunk is damaged; "" if there is no local chunk or no other holder."""
         found = self._drawn()
         if found is None:
             return ""

@@ -137,7 +137,8 @@ class ReplicaProofCollector:
 
     def _request_proof(self, peer_id: PeerId, peer: Peer) -> ReplicaProof:
         """Return the proof of one witness. Its first proof may need a long read of the replica, so
-        request a second proof at the end, which pins the replica again. Raise SutureError."""
+        request a second proof at the end, which pins the replica again. Raise SutureError if the
+        witness gives no proof."""
         began_s = self.clock.monotonic_s()
         nonce, summary, proof = self._proven(peer, self.age_max_s)
         theirs = self.mine if _is_alike(self.mine, summary) else peer.tree(self.container_id)

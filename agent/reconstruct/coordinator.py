@@ -137,7 +137,7 @@ class _BlockInProgress:
     data: dict[int, bytearray]  # the concatenated cells of a small block
 
     def add_cells(self, made: Made) -> None:
-        """Add the next cells."""
+        """Add the computed cells of the next stripe, one for each target in `made`."""
         for index, (chunk, cell) in made.items():
             self.drafts[index].chunks.append(chunk)
             if self.is_small:

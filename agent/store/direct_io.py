@@ -148,7 +148,7 @@ def read_at_once(
 ) -> memoryview | None:
     """Read a small file past the page cache in three system calls. Return None if the file is
     shorter than `length_bytes`, or if the file system refuses O_DIRECT. The view is longer than
-    `length_bytes` if the file is longer. Raise OSError."""
+    `length_bytes` if the file is longer. Raise OSError if the read fails."""
     room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
     try:
         fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)
@@ -193,7 +193,8 @@ def read_aligned(
 ) -> memoryview:
     """Read the aligned range around the requested range; return a view of the requested range.
 
-    The view is shorter if the file ends within the requested range. Raise OSError.
+    The view is shorter if the file ends within the requested range. Raise OSError if the read
+    fails.
     """
     if length_bytes > CHUNK_BYTES_MAX:
         raise ValueError(f"a read of {length_bytes} bytes is larger than any chunk")

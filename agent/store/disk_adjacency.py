@@ -74,7 +74,8 @@ class StoreDiskMap:
         return found
 
     def files(self, container_ids: Iterable[ContainerId]) -> Iterator[MappedFile]:
-        """Yield every block file of these replicas with its extents. Raise OSError."""
+        """Yield every block file of these replicas with its extents. Raise OSError if a
+        file cannot be mapped."""
         for container_id in container_ids:
             try:
                 chunks = self._store.paths(container_id).chunks

@@ -138,9 +138,9 @@ class VolumeModes:
         ]
 
     def seconds_on(self, volume_id: str) -> list[RemainingReplica]:
-        """Return each replica on this volume whose container another volume serves. Only replicas
-        that are reported as not served are checked. For a retiring volume, return an empty list,
-        because `left_on` includes its replicas."""
+        """Return the replicas on this volume that are reported as not served, and whose container
+        another volume serves. Return an empty list for a retiring volume, because `left_on`
+        returns all replicas of such a volume."""
         volume = self._set.by_id(volume_id)
         told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
         return [
@@ -151,7 +151,8 @@ class VolumeModes:
         ]
 
     def is_still(self, volume_id: str, left: RemainingReplica) -> bool:
-        """Return whether the replica is still on the volume and its `is_served` has not changed."""
+        """Return True if the replica is still on the volume and is still served (or, if
+        `left.is_served` is False, still not served) from this volume."""
         volume = self._set.by_id(volume_id)
         if left.is_served:
             return self._set.places.get(left.container_id) is volume
@@ -176,9 +177,10 @@ class VolumeModes:
     def begin_arrival(
         self, announced: ImportSpec, targets: Sequence[Volume], submit: Submit | None = None
     ) -> ReplicaImport:
-        """Reserve space on one of `targets`. Raise the errors of `ReplicaImports.begin`, and
-        `UnavailableError(BUSY)` if the chosen volume no longer accepts replicas. The mode is
-        checked after the reservation, because a retirement waits for reserved imports."""
+        """Reserve space for a replica on one of `targets`. Raise the errors of
+        `ReplicaImports.begin`, and `UnavailableError(BUSY)` if the chosen volume no longer accepts
+        replicas. The service mode of this volume is checked after the reservation. A volume whose
+        mode changes later is not retired before the reserved import ends."""
         arrival = self._set.arrivals.begin(announced, targets, submit)
         if not self._service_of(arrival.volume).takes_replicas:
             arrival.discard()
@@ -234,9 +236,9 @@ class VolumeModes:
         self._set.stop_serving(container_id, copy)
 
     def require_no_second(self, container_id: ContainerId) -> None:
-        """Raise UnavailableError if another volume has a replica of the same shard. After a delete
-        of the served replica, a start would serve the second replica, which may even be the better
-        one."""
+        """Raise UnavailableError if another volume has a second replica of the same shard. The
+        served replica must then not be deleted, because the next start of the agent would serve
+        the second replica."""
         served = self._volume_of(container_id)
         for volume in self._set.others(container_id):
             if _are_one_shard(served, volume, container_id):

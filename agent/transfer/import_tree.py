@@ -65,6 +65,6 @@ def tombstones(tree: Tree) -> dict[BlockId, int]:
 
 
 def plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
-    """Return ids and checksums of the live blocks, without the `excused` ones."""
+    """Return the ids and checksums of the live blocks, without the block ids in `excused`."""
     kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
     return tree.block_ids[kept], tree.block_checksums[kept]

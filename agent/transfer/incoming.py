@@ -254,8 +254,9 @@ class _ImportStream:
         return self._folding
 
     def _check_rows(self, received: Tree, folded: Tree) -> None:
-        """Raise RefusedError if the arrived rows give other block checksums than the source's
-        tree."""
+        """Raise RefusedError if the block checksums computed from the arrived rows (`folded`)
+        differ from those in the source's tree (`received`). Blocks with declared damage, or with
+        unhealthy chunks in the source's tree, are not compared."""
         excused = received.unhealthy_block_ids()
         named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
         excused = np.union1d(excused, named)

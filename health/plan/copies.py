@@ -33,9 +33,10 @@ GIVEN_UP: Final = (HealthState.UNHEALTHY, HealthState.UNHEALTHY_UNDER_REPLICATED
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
-    """Return a mask of the best rows of each group: the sound rows in the first mask of `kinds`
-    that has a sound row of the group. If no mask has one, these are the group's rows in the first
-    mask. `group` is the group number of each row, below `count`.
+    """Return a mask of the best rows of each group. `kinds` has masks of rows, the best kind
+    first. For each group, the best rows are its `is_sound` rows of the first kind that has any.
+    If no kind has any, they are all rows of the group in the first mask of `kinds`. `group` is
+    the group number of each row, below `count`.
     """
     chosen = kinds[0]
     is_open = np.ones(count, dtype=np.bool_)
@@ -340,7 +341,8 @@ def spread_indexes(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _lowest(masks: Ints, counts: Ints) -> Ints:
-    """Return each mask reduced to its lowest set bits, at most as many as `counts` says."""
+    """Return each mask with only its lowest set bits. `counts` has, for each mask, the maximum
+    number of bits to keep."""
     taken = np.zeros(len(masks), dtype=np.int64)
     left, wanted = masks.copy(), counts.copy()
     while (wanted > 0).any() and left.any():

@@ -2,9 +2,10 @@
 
 Pending adds, and replicas with pending deletes, do not count as replicas. A rule deletes only
 replicas on answering nodes in service that have reported all their replicas. It deletes one replica
-per container and run, and every planner chooses the same replica. The required number of whole and
-equal replicas remains, on the required number of racks. A replica with more commits than the
-remaining ones is not deleted.
+per container and run, and every planner chooses the same replica. The required number of equal,
+whole replicas remains, on the required number of racks. A replica is whole if it is CLOSED, loaded
+and without findings (`health.remaining.whole`). A replica with more commits than the remaining
+replicas is not deleted.
 """
 
 from collections.abc import Iterable
@@ -63,9 +64,9 @@ def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: 
 def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
     """Plan the delete of one replica of a closed container that has too many.
 
-    Replicas that are not whole come first, by ascending commit id, then whole replicas that are not
-    needed for the rack spread. If whole replicas differ, none is deleted, because it is unknown
-    which one is correct.
+    Replicas that are damaged or lack commits are deleted first, by ascending commit id. Then whole
+    replicas (`health.remaining.whole`) that are not needed for the rack spread are deleted. If
+    whole replicas differ, none is deleted, because it is unknown which one is correct.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -141,9 +142,9 @@ def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan the delete of one replica of each EC container in which every index has a whole replica.
-    Delete a bad replica if there is one, else one of two whole replicas of an index, on the rack
-    with the most replicas.
+    """Plan the delete of one shard of each EC container in which every index has a whole shard
+    (`health.remaining.whole`). Delete a bad shard if there is one, else one of two whole shards of
+    an index, on the rack with the most shards.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
@@ -182,8 +183,9 @@ def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
 
 
 def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
-    """Return a mask of the whole shards that another replica of their index makes unnecessary. Also
-    return, for each whole shard, the number of whole shards on its rack.
+    """Return a mask of the whole shards that another whole shard of the same index makes
+    unnecessary. Also return, for each whole shard, the number of whole shards of its container on
+    its rack.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     rows = np.flatnonzero(whole)

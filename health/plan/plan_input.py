@@ -30,16 +30,16 @@ class PlanInput:
 
     @cached_property
     def usable(self) -> Bools:
-        """Mask of readable replicas: loaded, on an answering node, not barred, not being
-        deleted."""
+        """Mask of readable replicas: loaded, on an answering node, not excluded from plans
+        (`is_barred`), and not being deleted."""
         view = self.view
         is_there = view.is_present & view.is_reachable & ~view.is_leaving
         return is_there & view.batch.replicas.is_loaded & ~view.batch.replicas.is_barred
 
     @cached_property
     def whole(self) -> Bools:
-        """Mask of replicas that have all commits, on nodes that stay in service
-        (`health.remaining`)."""
+        """Mask of whole replicas: CLOSED, without findings, not being deleted, and on answering
+        nodes in service (`health.remaining.whole`)."""
         return whole(self.view)
 
     @cached_property

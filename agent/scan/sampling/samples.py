@@ -200,7 +200,7 @@ class ChunkSampler:
         self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
     ) -> ChunkCheck | None:
         """Return the check of a chunk at its current location; None if the block no longer has the
-        chunk. Raise SutureError."""
+        chunk. Raise SutureError if the replica or the block cannot be read."""
         readable = self.store.view(container_id).readable(block_id)
         if chunk not in readable.block.chunks:
             return None

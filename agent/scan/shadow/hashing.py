@@ -38,7 +38,7 @@ class OpenReader(ReplicaReader, Protocol):
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool], /) -> ScanOutcome:
         """Return the final outcome after the scan has read all blocks. `spend` accounts for a read,
-        and returns whether the scan may continue. Raise SutureError."""
+        and returns whether the scan may continue. Raise SutureError if a further read fails."""
         ...
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ def _open_in(directory: Path, name: str, flags: int) -> int:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a file of a replica for a `with` block. Raise OSError."""
+    """Open a file of a replica for a `with` block. Raise OSError if it cannot be opened."""
     fd = _open(path, flags)
     try:
         yield fd
@@ -79,7 +79,8 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def read(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes in the range, fewer at the end of the file. Raise OSError."""
+    """Return the bytes in the range, fewer at the end of the file. Raise OSError if the read
+    fails."""
     return read_in(path.parent, path.name, offset, length_bytes)
 
 
@@ -94,7 +95,7 @@ def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes
 
 
 def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes on the disk, not those in the page cache. Raise OSError.
+    """Return the bytes on the disk, not those in the page cache. Raise OSError if the read fails.
 
     If the file system has no O_DIRECT, the file's cached pages are dropped before the read.
     """
@@ -150,7 +151,7 @@ def read_agreed(read: Callable[[], bytes], before: bytes, seen: bytes = b"") -> 
 
     A single read may have been altered in memory, and must not be written back over intact bytes.
     `seen` is the checksum of an earlier read, or b""; if `before` matches it, nothing is read
-    again. Raise OSError.
+    again. Raise OSError if a read fails.
     """
     if seen and checksum_of(before) == seen:
         return before
@@ -297,7 +298,7 @@ def overwrite_pieces(
 
 def write_new(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a new file that consists of these pieces in order, and sync it. Its name is not durable
-    yet. Raise OSError."""
+    yet. Raise OSError if a write or the sync fails."""
     with opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         offset = 0
         for data in pieces:
@@ -315,7 +316,7 @@ def _write_direct(fd: int, data: bytes, offset: int) -> bool:
     """Write a long piece past the page cache, because new cache pages cost more time than the disk.
 
     Return True if the piece was written. Return False if it is short or not aligned, or if the file
-    system does not support O_DIRECT. Raise OSError.
+    system does not support O_DIRECT. Raise OSError if the write fails.
     """
     if len(data) < DIRECT_BYTES_MIN or (offset | len(data)) % ALIGNMENT_BYTES:
         return False
@@ -334,7 +335,7 @@ def _write_direct(fd: int, data: bytes, offset: int) -> bool:
 
 
 def truncate(path: Path, length_bytes: int) -> None:
-    """Truncate a file durably. Raise OSError."""
+    """Truncate a file durably. Raise OSError if this fails."""
     with opened(path, os.O_RDWR) as fd:
         check_single(fd)
         os.ftruncate(fd, length_bytes)

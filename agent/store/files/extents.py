@@ -52,13 +52,14 @@ def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def data_bytes(fd: int, start: int, end: int) -> int:
-    """Return how many bytes of `[start, end)` are not in holes. Raise OSError."""
+    """Return how many bytes of `[start, end)` are not in holes. Raise OSError if the data ranges
+    cannot be read."""
     return sum(behind - first for first, behind in runs(fd, start, end))
 
 
 def copy(fd: int, target: Path, *, start: int, end: int) -> None:
     """Copy `[start, end)` to a new file, durably and with its holes, and verify the copy by reading
-    it. The name of the file is not durable yet. Raise OSError."""
+    it. The name of the file is not durable yet. Raise OSError if the copy fails."""
     target_fd = open_new(target)
     try:
         os.ftruncate(target_fd, end - start)

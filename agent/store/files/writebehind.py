@@ -154,7 +154,7 @@ class FileWriter:
 
     def begin(self, name: str, size_bytes: int) -> int:
         """Create a file to which `size_bytes` will be appended. Return `size_bytes` if this space
-        was allocated on the disk, otherwise 0. Raise OSError."""
+        was allocated on the disk, otherwise 0. Raise OSError if the file cannot be created."""
         assert self._fd < 0, "one file at a time"
         self._fd = _open_direct(name, self._directory_fd)
         self._written = self._filled = 0
@@ -220,8 +220,8 @@ class FileWriter:
         self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
     def wait_written(self) -> None:
-        """Wait until all data is written. Raise OSError. `unsynced_count` files are not durable
-        yet."""
+        """Wait until all data is written. Raise OSError if a write failed. `unsynced_count` files
+        are not durable yet."""
         self._behind.wait_all()
         self._syncs.wait_all()
 

@@ -35,7 +35,8 @@ class ReadTransaction(Generic[T]):
         self._made = made
 
     def __enter__(self) -> T:
-        """Wait until the map is not being replaced, then begin. Raise SutureError."""
+        """Wait until the map is not being replaced, then begin. Raise SutureError if no transaction
+        can begin."""
         self._gate.enter(self)
         try:
             self._txn = self._env.begin()

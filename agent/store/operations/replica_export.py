@@ -98,7 +98,8 @@ class ExportFiles:
         self._buffers.append(buffer)
 
     def read(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Fill `target` from a block's file; return the number of bytes read. Raise OSError.
+        """Fill `target` from a block's file; return the number of bytes read. Raise OSError if the
+        read fails.
 
         Page-aligned ranges are read with O_DIRECT.
         """
@@ -129,7 +130,7 @@ class ExportFiles:
 
     def open_direct(self, block_id: BlockId) -> tuple[int, int]:
         """Return a descriptor opened with O_DIRECT, and the block's offset in that file. The caller
-        ends its use with `done_with`. Raise OSError."""
+        ends its use with `done_with`. Raise OSError if the file cannot be opened."""
         packed = self._packed.of(block_id) if self._pack_fd != ABSENT else None
         if packed is not None:
             return self._pack_fd, packed.offset

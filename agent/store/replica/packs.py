@@ -79,7 +79,8 @@ class BlockBytes(NamedTuple):
         return size_in(blockfile.size_bytes(self.paths.pack), self.packed)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
-        """Return the bytes in the range, fewer at the end of the file. Raise OSError."""
+        """Return the bytes in the range, fewer at the end of the file. Raise OSError if the
+        read fails."""
         if self.packed is None:
             name = block_name(self.block_id)
             return blockfile.read_in(self.paths.chunks, name, offset, length_bytes)
@@ -169,7 +170,8 @@ class PackWriter:
         self._lengths.extend(lengths)
 
     def end(self) -> PackedBlocks:
-        """Write the table and wait for all writes; return the packed blocks. Raise OSError."""
+        """Write the table and wait for all writes; return the packed blocks. Raise OSError if a
+        write failed."""
         if not self._has_begun:
             return PackedBlocks.none()
         blocks = PackedBlocks.side_by_side(self._block_ids, self._lengths)
@@ -257,7 +259,7 @@ def _copy_out(place: BlockBytes, own: Path) -> None:
 
 def remove_spent(paths: ReplicaPaths) -> bool:
     """Remove a pack that has no blocks any more; return whether it existed. A pack with an
-    unreadable table is kept, because its content is unknown. Raise OSError."""
+    unreadable table is kept, because its content is unknown. Raise OSError if the removal fails."""
     try:
         read_table(paths)
     except (DamagedData, OSError):
@@ -280,7 +282,8 @@ def _readable(place: BlockBytes) -> bytes:
 
 def give_back_pages(paths: ReplicaPaths, gone: Iterable[PackedPlace]) -> None:
     """Free the pages of these blocks, if the file system supports that. Do not change a pack with
-    other hard links, because another owner may need the bytes. Raise OSError."""
+    other hard links, because another owner may need the bytes. Raise OSError if the pages cannot be
+    freed."""
     with suppress(FileNotFoundError), blockfile.opened(paths.pack, os.O_RDWR) as fd:
         if os.fstat(fd).st_nlink > 1:
             return

@@ -92,7 +92,8 @@ def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
 
 def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> ReplicaPaths:
     """Create the directories of a replica if they are missing; return its paths. Move objects in
-    the place of a directory, or of one of `files`, to quarantine. Raise OSError or SutureError."""
+    the place of a directory, or of one of `files`, to quarantine. Raise OSError or SutureError if
+    a directory cannot be created or an object cannot be moved."""
     paths = volume.paths(container_id)
     for directory in (paths.root, paths.chunks, paths.descriptor.parent):
         facts = _facts(directory)
@@ -110,7 +111,8 @@ def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> Replic
 
 def set_aside_existing(volume: Volume, container_id: ContainerId) -> None:
     """Move an object at the path of a new replica to quarantine. The object has no row, so it was
-    never reported; it may be the remains of a failed creation. Raise OSError or SutureError."""
+    never reported; it may be the remains of a failed creation. Raise OSError or SutureError if the
+    move fails."""
     root = volume.paths(container_id).root
     if _facts(root) is not None:
         put_aside(volume, container_id, NO_BLOCK, root)

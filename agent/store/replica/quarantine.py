@@ -116,7 +116,8 @@ class QuarantinedPieces:
 
     def of(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
         """Yield the quarantined bytes of a block at `offset`, newest first: those in files of their
-        own, then those in batches, at most FORMER_MAX of each. Raise OSError."""
+        own, then those in batches, at most FORMER_MAX of each. Raise OSError if a read
+        fails."""
         own, shared = self._places
         for name in sorted(own.get((block_id, offset), ()), reverse=True)[:FORMER_MAX]:
             yield read_file(self._folder / name, bytes_max=CHUNK_BYTES_MAX)
@@ -148,7 +149,7 @@ class QuarantinedPieces:
 
 def parts_of(note_path: Path) -> list[QuarantinedRange]:
     """Return the parts of a batch's file; an empty list if the note is of another kind or damaged.
-    Raise OSError."""
+    Raise OSError if the note cannot be read."""
     try:
         told = json.loads(read_file(note_path, bytes_max=NOTE_BYTES_MAX))
         return [QuarantinedRange(*part) for part in told.get("parts", ())]
@@ -272,8 +273,8 @@ def purge(layout: VolumeLayout, *, before_ms: int, in_use: frozenset[str]) -> in
 
 
 def _remove(path: Path) -> bool:
-    """Remove a quarantined file; return whether it is gone. Raise OSError, except for foreign
-    objects."""
+    """Remove a quarantined file or foreign object; return whether it is gone. If the removal fails,
+    raise OSError for a file, and return False for a foreign object, which then stays."""
     if not path.name.endswith(ASIDE_SUFFIX):
         return remove_file(path)
     try:

@@ -293,7 +293,7 @@ class VerificationLog:
 
 def files_of(directory: Path) -> list[str]:
     """Return the names of a log's files, oldest first; an empty list if there is no directory.
-    Raise OSError."""
+    Raise OSError if the directory cannot be listed."""
     try:
         return sorted(path.name for path in directory.iterdir() if first_number_of(path.name))
     except FileNotFoundError:
@@ -302,7 +302,7 @@ def files_of(directory: Path) -> list[str]:
 
 def tail_of(path: Path) -> _Tail:
     """Return the head after the last complete entry of a file, and the bytes after that entry.
-    Raise OSError.
+    Raise OSError if the file cannot be read.
 
     At most the last line can be partial, because every earlier entry was durable before the next
     was written. If more is invalid, another program has written to the file.
@@ -344,13 +344,14 @@ def first_facts(path: Path) -> Mapping[str, Any]:
 
 def first_at_ms(path: Path) -> int:
     """Return the time of a file's first entry. If the time is unknown, return a time in the far
-    future, so that no file is removed on a guess. Raise OSError."""
+    future, so that no file is removed on a guess. Raise OSError if the file cannot be read."""
     at_ms = first_facts(path).get("at_ms")
     return at_ms if isinstance(at_ms, int) else 1 << 62
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the path is a regular file, not a link or pipe. Raise OSError."""
+    """Return whether the path is a regular file, not a link or pipe. Raise OSError if the
+    path cannot be examined."""
     return stat.S_ISREG(path.lstat().st_mode)
 
 

@@ -29,7 +29,8 @@ def log_directory(path: Path) -> Path:
 
 
 def read_log(path: Path) -> Files:
-    """Return the files of a log as (name, content), oldest first. Raise RefusedError or OSError."""
+    """Return the files of a log as (name, content), oldest first. Raise RefusedError or OSError if
+    the log cannot be read."""
     directory = log_directory(path)
     names = files_of(directory)
     return [(name, read_file(directory / name, bytes_max=FILE_BYTES_MAX)) for name in names]

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 def free_places(layout: VolumeLayout) -> None:
     """Rename foreign objects at the paths of directories and files that a start recreates, except
-    the lock. Raise SutureError."""
+    the lock. Raise SutureError if a rename fails."""
     for path in layout.remade_directories():
         free_place(path, stat.S_ISDIR)
     for path in layout.remade_files():
@@ -34,7 +34,8 @@ def free_places(layout: VolumeLayout) -> None:
 
 
 def free_place(path: Path, belongs: Callable[[int], bool]) -> None:
-    """Rename the object at `path` if `belongs` returns False for its mode. Raise SutureError."""
+    """Rename the object at `path` if `belongs` returns False for its mode. Raise SutureError if
+    the rename fails."""
     with disk_errors(path):
         try:
             mode = path.lstat().st_mode

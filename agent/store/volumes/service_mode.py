@@ -58,5 +58,5 @@ def read_service(layout: VolumeLayout) -> VolumeUse:
 
 
 def write_service(layout: VolumeLayout, service: VolumeUse) -> None:
-    """Write the service mode of a volume durably. Raise SutureError."""
+    """Write the service mode of a volume durably. Raise SutureError if the write fails."""
     replace_file(layout.cluster / NAME, sealed(asdict(service)))
