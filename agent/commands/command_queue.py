@@ -195,7 +195,7 @@ class TaskLanes:
 
 
 class TaskQueue:
-    """Queued tasks, and the identities of running tasks."""
+    """Queue of the tasks that wait to run, with the identities of the running tasks."""
 
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits

@@ -213,7 +213,8 @@ class HeartbeatWorker:
         ]
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
-        """Return the oldest answers that fit into one heartbeat; at least one if any is pending."""
+        """Return the oldest pending answers to commands that fit into one heartbeat; at least one
+        if any is pending."""
         oldest = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         sizes_bytes = accumulate(status.ByteSize() for status in oldest)
         count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)

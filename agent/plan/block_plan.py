@@ -183,8 +183,8 @@ class _Block:
         """Return the version of a chunk to install, with the least loaded source first. Return None
         if no version is correct, or no peer has the correct one.
 
-        A peer with another version is not covered, because its data will still differ from the
-        local data.
+        Record the peers that have another version. The replica may not adopt their commit ids,
+        because their data will still differ from the local data.
         """
         right = self._right_version(offset)
         if right is None:
@@ -302,13 +302,13 @@ class _Block:
         return self.lent_leaves[peer_id]
 
     def _spans_at(self, peer_id: PeerId) -> dict[int, tuple[int, int]]:
-        """Return the healthy chunks of a peer in the form of `_final`."""
+        """Return the healthy chunks of a peer: offset -> length in bytes and checksum."""
         leaves = self._leaves_of(peer_id)
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves if leaf.healthy}
 
     def explain_the_rest(self, chunks: Sequence[WantedChunk]) -> None:
-        """Add a skip, with the reason, for every difference that no action repairs. The peers of a
-        skip are not covered, unless the skip is harmless."""
+        """Add a skip, with the reason, for every difference that no action repairs. Unless the skip
+        is harmless, the replica may not adopt the commit ids of the peers with the difference."""
         planned = {chunk.leaf.offset for chunk in chunks}
         self._tell_contradictions()
         for offset in sorted(self.left_alone.keys() - planned - self.contradicted.keys()):

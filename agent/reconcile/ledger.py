@@ -62,7 +62,8 @@ class ReconcileLedger:
 
     @property
     def has_replaced_data(self) -> bool:
-        """Return whether the reconcile has replaced data. The replica's tree must then differ."""
+        """Return whether the reconcile has replaced data, so that the replica's tree must differ
+        from the tree before the reconcile."""
         return any(self.counts[result] for result in REPLACED)
 
     def record(

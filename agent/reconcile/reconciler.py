@@ -59,14 +59,16 @@ FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # a repair is tried again after this
 REMEMBERED_MAX: Final = 10_000  # repairs without effect to remember; at most twice as many
 
 Prove = Callable[[ContainerId, Collection[Doubt]], ReadBack]
-"""Reads a replica after a repair that changed these ranges; returns the extent of the read."""
+"""Function that reads a replica after a repair of these ranges, and returns the extent of the read:
+only the ranges, or the complete replica."""
 
 Confirm = Callable[[ContainerId, Sequence[BlockId]], ConfirmedDeletes]
-"""Returns which blocks the control plane ordered to delete, and which belong to a key."""
+"""Function that returns which of the given blocks the control plane ordered to delete, and which
+belong to a key."""
 
 Roots = tuple[tuple[PeerId, int, int], ...]
-"""Root and tombstone checksum of every replica; together they identify a divergence. The local
-replica has the id ""."""
+"""(Peer id, root, tombstone checksum) of every replica. The tuple identifies a divergence of the
+replicas. The local replica has the peer id ""."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from merkle.tree import Tree
 from scanner.finding import DamageFault, ScanFinding
 
 BEYOND_CHUNKS: Final = frozenset({DamageFault.TRAILING_BYTES, DamageFault.BLOCK_ROW_MISSING})
-"""Faults of a block whose chunks may all be healthy."""
+"""Faults that concern a block but none of its chunks, so that all its chunks may be healthy."""
 
 
 def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[ScanFinding]) -> bool:

@@ -48,7 +48,7 @@ class RowRestorer:
     def restore_row(
         self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome
     ) -> ChunkOutcome:
-        """Restore the row of a block. Return `blank` with the result filled in.
+        """Restore the row of a block. Return a copy of the outcome `blank` with the result.
 
         If the block's file ends early and the block does not fit into a batch, the result is
         SKIPPED. Raise RefusedError if the shard does not exist any more.

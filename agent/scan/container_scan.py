@@ -71,8 +71,8 @@ class ScanReport:
 
 
 class VerdictBreaker:
-    """Circuit breaker: holds back verdicts if scans report so much damage that this host is
-    suspected. All scanning threads of the process share it."""
+    """Circuit breaker: holds back verdicts if scans report so much damage that this host, not its
+    disks, is the probable cause. All scanning threads of the process share the breaker."""
 
     def __init__(self, breaker: Breaker | None = None, clock: Clock | None = None) -> None:
         self._breaker = breaker or Breaker()
@@ -149,7 +149,8 @@ S_co = TypeVar("S_co", bound=ScannedStore, covariant=True)
 class ScanDeps(ABC, Generic[S_co]):
     """Services shared by all scans of a store. `on_unreadable` gets the id of a volume with failed
     reads, and the reason. `on_damage` gets the volume id and the damage that a scan found, unless
-    this host is suspected. `shadow` hashes a sample of the reads twice after an upgrade."""
+    the circuit breaker (`guard`) suspects this host. `shadow` hashes a sample of the reads twice
+    after an upgrade."""
 
     store: S_co
     leases: ContainerLeases

@@ -188,9 +188,9 @@ class OnDemandScans:
         )
 
     def _retry_held(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue again, at most once, the request of a scan whose verdict was held back. Delay it
-        until this host is no longer suspected. An earlier scan would prolong the suspicion, and its
-        verdict would be held back, too."""
+        """Queue again, at most once, the request of a scan whose verdict the circuit breaker held
+        back. Delay the request until the breaker no longer suspects this host. An earlier scan
+        would prolong the suspicion, and its verdict would be held back, too."""
         if request.was_held:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return

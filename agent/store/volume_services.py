@@ -387,7 +387,8 @@ class VolumeModes:
         return f"{len(arriving)} replicas are arriving" if arriving else ""
 
     def _remember(self, joins: _Entry | None = None) -> None:
-        """Write the list of all volumes, without retired ones, to every volume, as a start does."""
+        """Write the list of the volumes that are not retired to each of them, as the start of the
+        agent does. `joins` is the entry of a volume that joins the list."""
         new = joins.volume if joins else None
         modes = {volume: self._service_of(volume).mode for volume in self._set.working}
         gone = {

@@ -80,7 +80,7 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _AcceptedChunk:
-    """An offer that the batch writes. `old` has the readable local bytes that the chunk replaces.
+    """A chunk that the batch writes. `old` has the readable local bytes that the chunk replaces.
     `before_bytes` is the file's length after all earlier writes of the batch."""
 
     index: int

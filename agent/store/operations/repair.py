@@ -315,8 +315,8 @@ def check_replaceable(
 
 
 def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
-    """Raise the error of this block in `left`, if its removal failed. Ignore errors of other
-    blocks."""
+    """Raise the error of this block if its removal failed. `left` has the errors of failed
+    removals, by block; the errors of other blocks are ignored."""
     if block_id in left:
         raise left[block_id]
 

@@ -319,7 +319,8 @@ def load_unusual(
     row: ReplicaRow,
     shelf: StartupResult,
 ) -> None:
-    """Load a replica in a state that a crash or a loss caused."""
+    """Load a replica that a crash left DELETED or RECOVERING, or whose directory is lost: finish
+    its delete, delete an unfinished copy, or mark the replica as UNHEALTHY."""
     match row.state:
         case ReplicaState.DELETED:
             left = finish_delete(volume, container_id)

@@ -48,8 +48,9 @@ class KeyOrder:
         self._lasts[places[is_last]] = keys[is_last]
 
     def end_branches(self) -> None:
-        """Continue with the level below, after all branches of this level were added. Their bounds
-        are later compared with the leaves, which detects any disorder between branches."""
+        """Continue with the next lower level, after all branch pages of this level were added. The
+        keys of the branches are later compared with the leaves, which detects branches that are
+        out of order."""
         places, keys, is_first = (
             np.concatenate(column) for column in zip(*self._branches, strict=True)
         )
