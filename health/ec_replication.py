@@ -1,9 +1,9 @@
 """Counts the present indexes of EC containers, and decides whether they are enough.
 
-Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are counted separately. They
-neither satisfy nor violate the replication, but a container with enough UNHEALTHY replicas is not
-MISSING (as in Ozone's ECContainerReplicaCount). A pending delete is subtracted only if its replica
-counts (ADR 0045).
+Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are counted separately. An
+UNHEALTHY replica is neither a required replica nor a surplus one, but a container with enough of
+them is not MISSING (as in Ozone's ECContainerReplicaCount). A pending delete is subtracted only if
+its replica counts (ADR 0045).
 """
 
 from dataclasses import dataclass

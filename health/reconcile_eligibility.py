@@ -159,8 +159,8 @@ def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
 def _is_mendable(
     view: BatchView, compared: RootComparison, eligibility: Ints, good: Bools
 ) -> Bools:
-    """Return a mask of the erasure-coded containers that Suture's datanodes can repair. They
-    compute a damaged chunk from its stripe; Ozone rejects such reconciles. The computation needs as
+    """Return a mask of the erasure-coded containers that Suture's datanodes can repair: they
+    compute a damaged chunk from its stripe. Ozone rejects such reconciles. The computation needs as
     many other shards as the code has data shards. A damaged shard is also a source, because its
     damage is seldom in the same stripe.
 

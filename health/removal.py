@@ -223,8 +223,9 @@ class Removals:
         return bool(replicas.bcsid[row] <= last) and (has_spare_index or is_doubled)
 
     def _equivalents(self, row: int) -> Ints:
-        """Return other shards of the same index with equal data and commit id, for instance a copy
-        of this shard. They are bad only because they missed the same commit as this shard.
+        """Return the other shards of the same index whose data and commit id equal those of this
+        shard, for instance a copy of it. Such a shard is bad only because it missed the same
+        commit as this shard.
         """
         view, replicas, others = self._view, self._view.batch.replicas, self._others(row)
         if not view.is_shard[row] or replicas.state[row] != SharedState.QUASI_CLOSED:

@@ -123,7 +123,7 @@ def fold_slices(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> U64s:
-    """Return the fold of each slice `data[start : start + length]`; both are in bytes.
+    """Return the fold of each slice `data[start : start + length]`; start and length are in bytes.
 
     If slices have the same length, as usual, numpy cuts them in one operation.
     """

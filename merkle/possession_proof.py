@@ -26,9 +26,9 @@ def answer_of(nonce: bytes, data: Buffer) -> bytes:
 
 
 def tree_answer_of(nonce: bytes, container_id: ContainerId, tree: Tree) -> bytes:
-    """Return the proof of possession of a tree. It covers container id, root and tombstones'
-    checksum (8 bytes each, big-endian), then the columns of the `.tree` file. The generation is not
-    included, because it differs between replicas.
+    """Return the proof of possession of a tree: the keyed hash of container id, root and
+    tombstones' checksum (8 bytes each, big-endian), then the columns of the `.tree` file. The
+    generation is not included, because it differs between replicas.
     """
     proof = hashlib.blake2b(digest_size=ANSWER_BYTES, key=nonce)
     for number in (container_id, tree.root, tree.tombstones_checksum):

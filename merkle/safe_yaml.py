@@ -14,7 +14,7 @@ DEPTH_MAX: Final = 8  # Suture's descriptors have one level, Ozone's two
 class PlainLoader(yaml.SafeLoader):
     """Loads YAML's plain types; raises YAMLError for an alias or for too deep nesting.
 
-    It uses the Python parser, because deep nesting ends the process in the C parser.
+    The loader uses the Python parser, because deep nesting crashes the process in the C parser.
     """
 
     _depth = 0

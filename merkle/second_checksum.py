@@ -43,8 +43,8 @@ switch between tables and instructions. The last window of the data is short."""
 def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
     """Return Python's own implementation of a hashlib algorithm.
 
-    If Python was built without it (some FIPS builds), return OpenSSL's implementation. Such a host
-    cannot distinguish a faulty OpenSSL from a faulty disk for this checksum type.
+    If Python was built without this code (some FIPS builds), return OpenSSL's implementation. Such
+    a host cannot distinguish a faulty OpenSSL from a faulty disk for this checksum type.
     """
     for module in modules:
         try:
@@ -104,8 +104,8 @@ LIBRARIES: Final[dict[ChecksumType, Callable[[], WindowCrcs | None]]] = {
 def witness_crcs(checksum_type: ChecksumType) -> WindowCrcs:
     """Return the second witness's function for the CRCs of windows.
 
-    It is the library's function if the library agrees with crcmod on random data, and crcmod's
-    otherwise.
+    Return the library's function if the library agrees with crcmod on random data, and crcmod's
+    function otherwise.
     """
     reference, crcs = each_window(CRCS[checksum_type]), LIBRARIES[checksum_type]()
     data = hashlib.shake_128(b"witness").digest(CHECKED_BYTES)  # as good as random

@@ -108,8 +108,8 @@ def heartbeats(
     on_last_copies: Callable[[Sequence[int]], None],
     on_rates: Callable[[int, int], None],
 ) -> Iterator[WorkerLoop]:
-    """Yield the heartbeat loop of each of Suture's control planes. `address` is this agent's
-    address."""
+    """Yield a heartbeat loop for each of Suture's control planes (`scms`). `boxes` has the outbox
+    of each, and `address` is the address of this agent."""
     identity = RegistrationInfo(led.who, address, led.config.node.rack)
     for scm, outbox in zip(scms, boxes, strict=True):
         beat = HeartbeatWorker(

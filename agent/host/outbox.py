@@ -41,8 +41,9 @@ class Outbox:
 
     @property
     def clock_offset_ms(self) -> int:
-        """Difference between this host's wall clock and the SCM's in milliseconds, as far as it is
-        certain. It is positive if this host's clock is ahead, and negative if it is behind."""
+        """Proved part of the difference between this host's wall clock and the SCM's, in
+        milliseconds: positive if this host's clock is ahead, negative if it is behind, 0 if the
+        last call proves no difference."""
         return self._clock_offset_ms
 
     def notify(self, container_id: ContainerId) -> None:

@@ -1,7 +1,7 @@
 """Contradictions between replicas, stored as findings with the peers' versions as evidence.
 
 No repair resolves a contradiction. Each replica matches its own rows, so an operator has to decide
-which rows are right. Until then, the findings name each version, and quarantine has its bytes.
+which rows are right. Until then, the findings name each version, and quarantine has the bytes.
 """
 
 from collections.abc import Iterator, Sequence

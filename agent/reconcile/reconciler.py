@@ -456,8 +456,9 @@ class _ReconcileRun:
         return views
 
     def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
-        """Return the peer's tree and its view of a window; the view is None if the peer fails. If
-        the peer's tree has changed meanwhile, request the current one, at most ASKED_MAX times."""
+        """Return the peer's tree and the `PeerView` of a window (the differing blocks with their
+        chunks); the view is None if the peer fails. If the peer's tree has changed since the
+        survey, request the current tree, at most ASKED_MAX times."""
         error: SutureError = RefusedError(Code.MALFORMED_REQUEST, "response: contradicts itself")
         for _ in range(ASKED_MAX):
             try:

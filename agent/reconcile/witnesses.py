@@ -170,8 +170,8 @@ class ReplicaProofCollector:
             raise RefusedError(Code.CHECKSUM_MISMATCH, "its response does not match its tree")
 
     def _check_has_all(self, theirs: Tree) -> None:
-        """Raise RefusedError if the witness lacks local data that is, or may be, healthy. Blocks
-        that the control plane ordered to delete may be missing."""
+        """Raise RefusedError if the witness lacks a local chunk or block that is, or may be,
+        healthy. The witness may lack blocks that the control plane ordered to delete."""
         buried: list[BlockId] = []
         for block_id, index in _lacking(self.mine, theirs):
             if index >= 0 and theirs.deleted[index]:

@@ -36,10 +36,10 @@ class BlockBackfill:
     _claimed: int = field(default=0, init=False)
 
     def make(self, peers: Mapping[str, Peer]) -> Iterator[ChunkOutcome]:
-        """Rebuild each missing block; yield the outcomes.
+        """Rebuild each block that this shard lacks; yield the outcomes.
 
-        The commit id of a source is read before the list of blocks. Therefore, the list contains
-        all blocks up to that commit id.
+        The highest commit id of the other shards is read before their lists of blocks. Therefore,
+        the lists contain all blocks up to that commit id.
         """
         store, container_id = self.changes.store, self.changes.container_id
         sources, index = self.rows.sources, self.rows.index
@@ -67,8 +67,9 @@ class BlockBackfill:
             yield made
 
     def adopt_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
-        """Adopt the source's commit id if this shard has all blocks up to that id and no findings,
-        and if no source failed. Yield the outcome. `replaced` contains the failed sources."""
+        """Adopt the highest commit id of the other shards if this shard has all blocks up to that
+        id and no findings, and if no source failed (`replaced` has the failed sources). Yield the
+        outcome if the commit id changes or the change fails."""
         facts = self.changes.store.replica(self.changes.container_id)
         is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
         if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:

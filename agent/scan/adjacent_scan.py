@@ -49,9 +49,9 @@ class _Search:
 
 @dataclass(eq=False)
 class AdjacentScanWorker:
-    """Worker that searches for the replicas near damage on the same disk. Any thread may call
+    """Worker that searches for the replicas near damage on the same disk.
 
-    `queue_search`.
+    Any thread may call `queue_search`.
 
     `ask` requests a scan of a container with a reason, and returns False if the queue is full.
     `pace` gets the number of bytes read, and waits until the next read is due.

@@ -210,8 +210,11 @@ def scan_container(
     `pieces` limits the size of single reads. `holds_lease` means that the calling thread already
     has the container's lease. If `resumable_s` is not 0, the scan stores cursors, and continues at
     a stored cursor if the cursor's scan began at most `resumable_s` seconds ago. `is_drill` marks a
-    canary, whose scan is not logged. Raise RefusedError(CONTAINER_NOT_FOUND,
-    UNCLOSED_CONTAINER_IO), UnavailableError(BUSY) or VolumeFailed.
+    canary, whose scan is not logged.
+
+    Raise RefusedError(CONTAINER_NOT_FOUND) if there is no replica,
+    RefusedError(UNCLOSED_CONTAINER_IO) if it is not closed yet, UnavailableError(BUSY) if the lease
+    or memory is not available, and VolumeFailed if the disk fails.
     """
     hooks = _Hooks(stop, progress, pace, pieces)
     try:

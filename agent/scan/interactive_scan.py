@@ -157,8 +157,8 @@ class InteractiveScans:
         return ScanStep(0, self.tools.store.replica(container_id).used_bytes, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
-        """Return the last step. Raise the error that ended the scan, or UnavailableError(BUSY) if
-        the result could not be committed."""
+        """Return the last step of a scan, with its result. Raise the error that ended the scan, or
+        UnavailableError(BUSY) if the result could not be committed."""
         if isinstance(end, BaseException):
             raise end
         if not end.committed:

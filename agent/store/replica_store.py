@@ -246,7 +246,8 @@ class ReplicaStore:
         return self.replica(container_id)
 
     def expire_recovery(self, container_id: ContainerId) -> None:
-        """Mark an abandoned RECOVERING replica as UNHEALTHY. It cannot become healthy again."""
+        """Mark an abandoned RECOVERING replica as UNHEALTHY. The replica cannot become healthy
+        again."""
         move_state(self._volume(container_id), container_id, ReplicaEvent.EXPIRED)
         self.on_change(container_id)
 

@@ -3,7 +3,7 @@
 Only declared damage is accepted. It is recorded when the replica arrives. If the source lost rows
 and cannot name their blocks, the import is refused, because the target would not record the
 loss; the source must be scanned first. If peers contradict the source, they contradict its copy as
-well. The copy therefore stores the contradictions. They do not count as declared damage.
+well. The copy therefore stores the contradictions, which do not count as declared damage.
 """
 
 from dataclasses import dataclass, field

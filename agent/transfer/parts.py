@@ -92,8 +92,8 @@ def _about(local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequ
 
 
 def _padding(size_bytes: int) -> bytes:
-    """Return an encoded padding field with `size_bytes` zeros. Its header has the same length for
-    each size."""
+    """Return an encoded padding field with `size_bytes` zeros. The header of the field has the same
+    length for each `size_bytes`."""
     return PADDING_TAG + bytes([size_bytes & 0x7F | 0x80, size_bytes >> 7]) + bytes(size_bytes)
 
 

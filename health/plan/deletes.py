@@ -1,11 +1,11 @@
 """Plan rules for replicas to delete.
 
 Pending adds, and replicas with pending deletes, do not count as replicas. A rule deletes only
-replicas on answering nodes in service that have reported all their replicas. It deletes one replica
-per container and run, and every planner chooses the same replica. The required number of equal,
-whole replicas remains, on the required number of racks. A replica is whole if it is CLOSED, loaded
-and without findings (`health.remaining.whole`). A replica with more commits than the remaining
-replicas is not deleted.
+replicas on answering nodes in service that have reported all their replicas. A rule deletes one
+replica per container and run, and every planner chooses the same replica. The required number of
+equal, whole replicas remains, on the required number of racks. A replica is whole if it is CLOSED,
+loaded and without findings (`health.remaining.whole`). A replica with more commits than the
+remaining replicas is not deleted.
 """
 
 from collections.abc import Iterable

@@ -113,8 +113,8 @@ class ShadowHashing:
         return len(data) == chunk.length_bytes and sums == chunk.window_checksums
 
     def differed(self, container_id: ContainerId, places: list[str]) -> None:
-        """Count and log a scan whose findings disagree with the second checksums of these
-        places."""
+        """Count and log a scan whose findings disagree with the second checksums of the chunks at
+        `places`."""
         with self._lock:
             self.difference_count += 1
         self._on_difference()

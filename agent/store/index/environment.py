@@ -1,7 +1,7 @@
 """The LMDB environment with a volume's metadata: check, open, read, write.
 
-`transactions` describes its content. Every commit is synced. A read is one short transaction,
-because LMDB cannot reuse pages while a long one is open.
+`agent.store.index.transactions` lists the databases in it. Every commit is synced. A read is one
+short transaction, because LMDB cannot reuse pages while a long transaction is open.
 """
 
 from collections.abc import Callable, Iterator, Sequence

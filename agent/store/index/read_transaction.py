@@ -1,7 +1,7 @@
 """A read transaction of an index, as a context manager.
 
-Each read of a block uses one. It is a class because three nested generators took half of the time
-that a small read spends in the index.
+Each read of a block uses a read transaction. `ReadTransaction` is a class because three nested
+generators took half of the time that a small read spends in the index.
 """
 
 from collections.abc import Callable

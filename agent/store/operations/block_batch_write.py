@@ -261,7 +261,7 @@ class NewBlocks(ReplicaHandle):
 
 def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) -> bool:
     """Return whether an identical block is committed. Raise `RefusedError` if the replica does not
-    accept the block, or has other data of it."""
+    accept the block, or already has other chunks with this block id, committed or not."""
     writable_replica(rows, container_id, block.block_id)
     known = known_block(rows, container_id, block.block_id)
     is_summed = all(chunk.checksum_type is not ChecksumType.NONE for chunk in block.chunks)

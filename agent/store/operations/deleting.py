@@ -132,7 +132,8 @@ def replace_by_tombstones(
     kept_ids: Collection[BlockId] = (),
 ) -> Mapping[BlockId, SutureError]:
     """Replace blocks by tombstones, and remove their data or move it to quarantine. Return the
-    errors of files that remain, by block. Raise `RefusedError` if the replica changed meanwhile."""
+    errors of files that remain, by block. Raise `RefusedError` if the replica has changed since
+    `row` was read."""
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         return record_tombstones(rows, replica.container_id, row, tombstones, kept_ids=kept_ids)
@@ -312,7 +313,7 @@ def keep_block(replica: ReplicaHandle, block_id: BlockId, metadata: Texts) -> No
 def delete_replica(
     volume: Volume, container_id: ContainerId, *, force: bool, proof: str = ""
 ) -> str:
-    """Delete a replica. Raise `RefusedError` for an open or non-empty one, unless `force` is set.
+    """Delete a replica. Raise `RefusedError` if it is open or not empty, unless `force` is set.
     `proof` shows that other replicas have the data. Return "" if no files remain, otherwise the
     reason why files remain."""
     with volume.index.read() as rows:

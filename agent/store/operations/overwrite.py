@@ -60,9 +60,10 @@ def overwrite_chunk(
     pending: bool,
     proof: str = "",
 ) -> None:
-    """Write `data` at the chunk's offset, as `overwrite_chunks` does. First clear the file's path
-    of foreign objects, and unpack the block. The journal entry contains `proof`, which shows that a
-    peer has the same bytes."""
+    """Write `data` at the chunk's offset, as `overwrite_chunks` does. First move foreign objects
+    away from the file's path, and give a packed block a file of its own. `pending` means that a
+    client rewrites uncommitted bytes. The journal entry contains `proof`, which shows that a peer
+    has the same bytes."""
     volume, options = replica.volume, replica.options
     path = replica.paths.block_file(block_id)
     clear_place(replica, block_id, reserve_bytes=options.reserve_bytes)

@@ -1,8 +1,8 @@
 """Repairs of one replica. Each step is journaled and destroys no data.
 
 Local bytes that verify are never overwritten; the disk is read directly before each overwrite. If
-the local row is intact, it decides: bytes that do not match it are refused from any source. Only an
-operator's order overrides these two rules. Replaced or truncated bytes go to quarantine first.
+the local row is intact, bytes that do not match this row are refused, whatever their source. Only
+an operator's order overrides these two rules. Replaced or truncated bytes go to quarantine first.
 Every step increments the replica's generation. Therefore, a scan that began earlier cannot commit
 its tree.
 """

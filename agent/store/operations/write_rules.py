@@ -1,4 +1,4 @@
-"""Rules for client writes. They are checked before anything changes.
+"""Rules for client writes, which are checked before a write changes anything.
 
 A block is a chain of chunks from offset 0 without holes. Committed chunks are final. Uncommitted
 chunks may follow them, and a client may rewrite only these.
@@ -139,9 +139,8 @@ def known_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -
 def checked_chunk(
     options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: Buffer
 ) -> ChunkInfo:
-    """Return the chunk to record. Raise RefusedError if `data` does not match the chunk's length or
-
-    checksums.
+    """Return the chunk to record. Raise RefusedError if `data` does not match the length or the
+    checksums of the chunk.
 
     A chunk without a checksum type gets CRC32C, because stored data must be verifiable.
     """
@@ -232,8 +231,8 @@ def place_chunk(
     """Return where the chunk belongs among the recorded chunks of its block.
 
     Raise `RefusedError`: CHUNK_GAP if the chunk would leave a hole, OVERLAPPING_CHUNK if it
-    overlaps recorded data. `is_there` returns whether the disk has these bytes. It is called for
-    chunks without checksums.
+    overlaps recorded data. `is_there` returns whether the disk has the bytes of the chunk; it is
+    called only for chunks without checksums.
     """
     if chunk.offset == known.end:
         return ChunkPlacement.END

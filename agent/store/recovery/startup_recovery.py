@@ -198,9 +198,10 @@ def leaves_hole(replica: ReplicaHandle, entry: InstallEntry) -> bool:
 def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
     """Adopt a tree whose file is in place although its commit is missing.
 
-    The tree must be intact, of this container, and the direct successor of the index's tree. Its
-    tombstones were decided when it was written, so their deletes are completed. The other findings
-    of the scan are lost. The replica therefore counts as never read, and is scanned before others.
+    The tree must be intact, of this container, and the direct successor of the index's tree. The
+    deletes of its tombstones were decided before the file was written, so the deletes are
+    completed. The other findings of the scan are lost. The replica therefore counts as never read,
+    and is scanned before others.
     """
     container_id = replica.container_id
     tree = read_tree(replica.volume, container_id)
@@ -253,8 +254,9 @@ def load_if_room(
     shelf: StartupResult,
     load: Callable[[], None],
 ) -> None:
-    """Load a replica. If the disk is too full to load it even without the ballast, do not serve it
-    until a later start. Other replicas are served, because a full disk is not a failed one."""
+    """Load a replica. If the disk is too full for this even after the ballast files were removed,
+    do not serve the replica until a later start. Other replicas are served, because a full disk
+    has not failed."""
     try:
         with_ballast(volume.layout, options.reserve_bytes, load)
     except (SutureError, OSError) as error:
@@ -394,8 +396,9 @@ def rank(volume: Volume, container_id: ContainerId) -> Rank:
     """Return the sort key to choose between two replicas of one container; the greater one is
     better.
 
-    It compares CLOSED or not, BCSID, UNHEALTHY or not, and the number of known deletes, so that no
-    deleted block is restored. On a tie, the replica on a volume that does not retire wins.
+    The key has, in this order: CLOSED or not, BCSID, UNHEALTHY or not, and the number of
+    tombstones, so that no deleted block is restored. On a tie, the replica on a volume that does
+    not retire wins.
     """
     with volume.index.read() as rows:
         row = rows.replica(container_id)

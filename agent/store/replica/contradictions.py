@@ -1,7 +1,8 @@
 """Contradictions between this replica and its peers, which reconcile stores as findings.
 
-Scans neither add nor remove them. They are removed when the block is deleted, or when a reconcile
-that had answers from every holder no longer finds them. The replica row has their number.
+Scans neither add nor remove contradictions. A contradiction is removed when its block is deleted,
+or when a reconcile that had answers from every holder no longer finds it. The replica row has the
+number of contradictions.
 """
 
 from collections.abc import Sequence

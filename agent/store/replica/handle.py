@@ -1,4 +1,4 @@
-"""Handle of one replica, with all that operations on the replica need."""
+"""Handle of one replica: its volume, the store's options, and the callback for disk failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

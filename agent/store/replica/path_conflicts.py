@@ -46,8 +46,8 @@ def clear_place(
     """Make sure that a block's path is writable: a regular file with one hard link, or no file.
 
     If the file has several hard links, replace it by a copy of the first `end` bytes, or of all
-    bytes. Raise `BlockFailed` if that fails. Its code is DISK_OUT_OF_SPACE, with nothing changed,
-    if the copy would use the reserve.
+    bytes. Raise `BlockFailed` if the path cannot be made writable. The code of the error is
+    DISK_OUT_OF_SPACE, with nothing changed, if the copy would use the reserved space.
     """
     volume, container_id = replica.volume, replica.container_id
     path = replica.paths.block_file(block_id)
@@ -119,9 +119,10 @@ def set_aside_existing(volume: Volume, container_id: ContainerId) -> None:
 
 
 def remove_failed_replica(volume: Volume, container_id: ContainerId) -> bool:
-    """Remove the directory of a replica whose creation failed. It is renamed before it is removed,
-    so that no part of it remains in place. Return whether the path is free. The next start removes
-    the rest."""
+    """Remove the directory of a replica whose creation failed. Return whether the path is free.
+
+    The directory is renamed before it is removed, so that no part of the replica remains in place.
+    If the removal fails, the next start of the agent removes the renamed directory."""
     root, grave = volume.paths(container_id).root, volume.layout.deleting / str(container_id)
     with suppress(OSError):
         remove_tree(grave)

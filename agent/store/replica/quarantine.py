@@ -235,8 +235,8 @@ def forget(layout: VolumeLayout, name: str) -> None:
 
 
 def remove_cut_off(layout: VolumeLayout) -> int:
-    """Remove incomplete copies that a crash left; return their number. Their originals are
-    unchanged.
+    """Remove incomplete copies that a crash left; return the number of copies. The original files
+    are unchanged, because a copy is completed before its original is changed.
 
     Called only at the start, before any copy is written.
     """

@@ -1,4 +1,4 @@
-"""Verification log entries for verdicts, repairs and deletes. Their length is bounded."""
+"""Verification log entries of bounded length for verdicts, repairs and deletes."""
 
 import hashlib
 from collections import Counter

@@ -47,8 +47,8 @@ class VolumeUse:
 
 
 def read_service(layout: VolumeLayout) -> VolumeUse:
-    """Return the service mode of a volume. An unreadable or invalid file counts as IN_SERVICE, so
-    that no replica is moved because of it. Raise the errors of `read_sealed`."""
+    """Return the service mode of a volume. An unreadable or invalid mode file counts as IN_SERVICE,
+    so that a damaged file causes no moves of replicas. Raise the errors of `read_sealed`."""
     fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
     if fields is None or fields["mode"] not in set(VolumeMode):
         return VolumeUse()
