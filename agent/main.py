@@ -137,8 +137,7 @@ def known_at(
     certified_id: str,
     unreadable: SutureError,
 ) -> DatanodeIdentity:
-    """Return this agent's identity from the control plane's records. It is called if all volumes
-    failed.
+    """Return this agent's identity from the control plane's records, because no volume is readable.
 
     The record is found by the certificate's id or, without a certificate, by this agent's address.
     If several records match, the one with the latest heartbeat is used. Without a certificate,

@@ -48,7 +48,8 @@ UNREADABLE_ERRNOS: Final = frozenset(
 HOST_ERRNOS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR}
 )
-"""Errors that mean that the host lacks a resource. They are never a verdict on the data."""
+"""Error numbers that mean that the host lacks a resource. Such an error is never a verdict on the
+data."""
 
 HOST_NAMES: Final = frozenset(errno.errorcode[code] for code in HOST_ERRNOS)
 
@@ -64,8 +65,8 @@ class Witnesses:
 
     `quick`, if given, is a faster function that returns True if data has the given checksums; its
     result must agree with `primary`. `wholes`, if given, returns the expected CRC of each complete
-    chunk, to compare with the functions of `long_crcs`. It returns NO_WHOLE for a chunk that must
-    be compared with `quick`.
+    chunk, to compare with the CRC of the data (`long_crcs`). The value is NO_WHOLE for a chunk that
+    must be compared with `quick`.
     """
 
     primary: Windows

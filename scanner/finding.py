@@ -66,7 +66,8 @@ NOTE_FAULTS: Final = frozenset(
 
 
 class Forensic(StrEnum):
-    """The probable cause of damage, from the bytes. It does not change the verdict."""
+    """The probable cause of damage, derived from the damaged bytes. The cause does not change the
+    verdict."""
 
     UNKNOWN = "UNKNOWN"  # not examined, or the bytes show nothing
     SINGLE_BIT = "SINGLE_BIT"  # one bit in each wrong window: memory, a bus, a failing cell

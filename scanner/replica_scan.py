@@ -306,7 +306,7 @@ class _Scan:
         spans: Iterable[tuple[ChunkInfo, ...]],
         attempt: Attempt,
     ) -> None:
-        """Read the rest of a block; `attempt` is the result of reading the first span."""
+        """Read all spans (adjacent chunks) of a block; `attempt` is the result for the first."""
         wholes = expected_wholes(block.chunks, self._witnesses)
         for span in spans:
             if self._stop():

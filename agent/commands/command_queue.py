@@ -47,9 +47,10 @@ class Task:
     """A command to run. Two tasks with the same `task_type` and `key` are duplicates.
 
     `deadline_at_ms` is monotonic time; 0 = none. `term` is the term of the SCM that ordered the
-    task. It is 0 if no SCM did; such a task never becomes stale. `weight` is the capacity that the
-    task uses. A light task has weight 1, and a task above `running_max` runs alone. `place` is the
-    resource that the task uses, for example a volume; "" = none. `about` contains ids for the log.
+    task; 0 = ordered by no SCM, so that the task never becomes stale. `weight` is the capacity that
+    the task uses. A light task has weight 1, and a task above `running_max` runs alone. `place` is
+    the resource that the task uses, for example a volume; "" = none. `about` contains ids for the
+    log.
     """
 
     task_type: str
@@ -110,8 +111,9 @@ class TaskLanes:
     """Waiting tasks, in lanes, so that the cost of choosing the next task is independent of the
     number of waiting tasks.
 
-    A lane contains the tasks of one priority, type and resource. Their limits are the same, so only
-    the first task of each lane can be the next to run. A heap contains the deadlines.
+    A lane contains the tasks of one priority, type and resource. The same limits apply to all tasks
+    of a lane, so only the first task of each lane can be the next to run. A heap contains the
+    deadlines.
     """
 
     def __init__(self) -> None:

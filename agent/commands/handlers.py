@@ -264,7 +264,7 @@ class CommandHandlers:
         )
 
     def _source_volume(self, order: scm_pb2.Command) -> str:
-        """Return the id of the volume from which a copy reads. It is used to limit the copies per
+        """Return the id of the volume from which a copy reads, to limit the running copies per
         volume."""
         return self._tools.store.volume_id(ContainerId(order.replicate.container_id))
 
@@ -476,7 +476,8 @@ class CommandHandlers:
         return self.peer(datanode) if dial is None else dial(datanode, index)
 
     def peer(self, datanode: NodeAddress) -> Peer:
-        """Return the connection to a datanode. It is created at the first call."""
+        """Return the connection to a datanode. The first call for a datanode creates the
+        connection."""
         key = datanode.datanode_id, datanode.address
         peer = self._peers.get(key)
         if peer is None:

@@ -1,6 +1,7 @@
 """Deletion of a replica after a witness (another holder) has proved that it has the same data.
 
-1. This datanode stops accepting pins of its own replica, so that it cannot be a witness meanwhile.
+1. This datanode stops accepting pins of its own replica, so that it cannot be a witness for the
+   delete of another replica at the same time.
 2. A witness reads its replica, proves its content, and pins the replica for KEEP_S.
 3. This datanode deletes its replica.
 

@@ -29,8 +29,8 @@ log = structlog.get_logger()
 class TermTracker:
     """Tracks the highest term of any SCM, and the SCM starts with the highest terms.
 
-    `keep` stores the starts durably. Its second argument is True to store them on all volumes. It
-    is False if only a state number has changed; then one volume is enough.
+    `keep` stores the starts durably. Its second argument is True to store them on all volumes. The
+    argument is False if only a state number has changed, which is stored on one volume.
     """
 
     def __init__(

@@ -122,7 +122,8 @@ class VolumeDescriber:
 
 
 def log_start(store: ReplicaStore) -> None:
-    """Log the volumes that are not served and, for the others, the recovery steps of the start."""
+    """Log the volumes that are not served and, for the served volumes, the recovery steps of the
+    start."""
     for volume in store.volumes():
         if volume.failed:
             log.error(

@@ -1,8 +1,8 @@
 """Reports about this host's disks from sources outside the agent: SMART counters and the kernel's
 log.
 
-They are read on demand, when evidence is collected. If a source is missing or readable only for
-root, the report has the reason.
+The sources are read on demand, when evidence is collected. If a source is missing or readable only
+for root, the report has the reason.
 """
 
 import json

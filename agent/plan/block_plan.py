@@ -91,7 +91,7 @@ def silence(silent: frozenset[PeerId]) -> str:
 
 
 def plan_block(planning: PlanContext, block_id: BlockId) -> None:
-    """Decide about one block. Its tombstones must have been handled before."""
+    """Decide about one block, whose tombstones `agent.plan.reconcile_plan` has already handled."""
     block = _Block(planning, block_id)
     chunks = block.repairable_chunks()
     if chunks or block.is_missing_without_chunks:
@@ -102,7 +102,7 @@ def plan_block(planning: PlanContext, block_id: BlockId) -> None:
 
 
 class _Block:
-    """Decisions about one block. They are appended to the actions and skips of `planning`."""
+    """Decisions about one block, which are appended to the actions and skips of `planning`."""
 
     def __init__(self, planning: PlanContext, block_id: BlockId) -> None:
         self.planning = planning

@@ -446,8 +446,9 @@ class RepairExecutor:
             self.uncovered.update(block.action.metadata_sources)
 
     def adopt_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
-        """Adopt the highest commit id of the healthy peers in `equal_peers`. They have exactly the
-        same blocks and tombstones, so this replica has all blocks up to that commit id."""
+        """Adopt the highest commit id of the healthy peers in `equal_peers`. These peers have
+        exactly the same blocks and tombstones as this replica, so this replica has all blocks up to
+        that commit id."""
         facts = self.store.replica(self.container_id)
         if facts.state not in TRUSTED_STATES or facts.finding_count:
             return

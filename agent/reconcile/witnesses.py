@@ -1,4 +1,5 @@
-"""Proofs by peers that their disk has certain data now. They precede a local overwrite or delete.
+"""Proofs by peers that their disk has certain data now, before local data is overwritten or
+deleted.
 
 To prove a chunk, the peer gets a nonce, reads the chunk past its cache, and returns BLAKE2b(nonce;
 bytes). The result must match the local bytes. To prove a replica, the peer reads the replica

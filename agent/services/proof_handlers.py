@@ -1,4 +1,4 @@
-"""RPCs that prove to a peer which data is on the local disks. They read past every cache."""
+"""RPCs that prove to a peer which data is on the local disks, read past every cache."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

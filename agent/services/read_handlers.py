@@ -240,7 +240,7 @@ class ReadHandlers:
 
     def ListChanges(self, request: pb.ListChangesRequest) -> pb.ListChangesResponse:
         """Return the changes of this datanode's replicas since a time. If there are more than
-        CHANGES_PAGE_MAX, return the newest, and the number of the others."""
+        CHANGES_PAGE_MAX, return the newest changes, and the number of older changes left out."""
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         found = self.store.changes(since_ms, count=CHANGES_PAGE_MAX)
         return pb.ListChangesResponse(

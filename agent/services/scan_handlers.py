@@ -93,7 +93,7 @@ class ScanHandlers:
 
     def ListFindings(self, request: pb.ListFindingsRequest) -> pb.ListFindingsResponse:
         """Return a page of findings by ascending container id. The findings of a container are
-        always on one page. If they exceed a page, the rest is left out."""
+        always on one page. Findings that exceed the page are left out."""
         count = self.limits.findings_page_max
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)

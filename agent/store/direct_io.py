@@ -38,8 +38,8 @@ assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 class ReadBuffers:
     """Two aligned buffers: one for reads, one for rereads from the disk.
 
-    They use huge pages if available. A direct read then pins two pages instead of a thousand, and
-    the device gets a few large requests instead of many small ones.
+    The buffers use huge pages if available. A direct read then pins two pages instead of a
+    thousand, and the device gets a few large requests instead of many small ones.
     """
 
     def __init__(self) -> None:

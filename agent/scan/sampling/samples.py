@@ -37,7 +37,7 @@ def has_sums(chunk: ChunkInfo) -> bool:
 
 @dataclass(slots=True)
 class _Paces:
-    """The pace of each volume, the same as for a scan for which a caller waits."""
+    """The pace of reads on each volume, equal to the pace of a scan for which a caller waits."""
 
     made: Callable[[str], ScanPace]
     is_over: Callable[[], bool]

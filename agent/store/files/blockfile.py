@@ -85,7 +85,8 @@ def read(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes:
-    """Return the same as `read`, for a file given by its directory and name."""
+    """Return the bytes in the range of a file given by its directory and name, fewer at the end of
+    the file."""
     fd = _open_in(directory, name, os.O_RDONLY)
     try:
         data = os.pread(fd, length_bytes, offset)

@@ -124,8 +124,8 @@ class VolumeLayout:
 
     @property
     def canary(self) -> Path:
-        """Directory of the canary's private store, in which a fault is planted. It is never
-        reported."""
+        """Directory of the canary's private store, in which a test fault is planted. No replica in
+        it is ever reported."""
         return self.cluster / "canary"
 
     @property

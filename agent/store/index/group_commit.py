@@ -1,7 +1,8 @@
 """Group commit: changes of many threads share a durable commit.
 
 The first thread becomes the leader: it runs its change and commits at once. Threads that arrive
-meanwhile wait. Then one of them leads, and commits the changes of all waiting threads together.
+during the commit wait. Then one of the waiting threads becomes the leader, and commits the changes
+of all waiting threads together.
 
 A commit waits for a sync of the disk, during which further changes arrive. If a change of a group
 fails, the group is rolled back, and each thread runs its own change. No change therefore fails

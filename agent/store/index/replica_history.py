@@ -104,7 +104,8 @@ def _counted(count: int, noun: str) -> str:
 
 
 def encode_entry(entry: HistoryEntry) -> bytes:
-    """Return the row of one entry. Its key has the container and the entry number."""
+    """Return the row of one entry, without the container id and the entry number, which are in the
+    key of the row."""
     fields = {
         "version": ROW_VERSION,
         "at_ms": entry.at_ms,

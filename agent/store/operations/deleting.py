@@ -266,9 +266,8 @@ def unlink_blocks(replica: ReplicaHandle) -> Mapping[BlockId, SutureError]:
 
 def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> bool:
     """Remove a block's file; return whether it existed. A directory in its place is moved to
-    quarantine, because its content is unknown. Raise `BlockFailed` if the file cannot be
-    removed. The caller syncs
-    the parent directory."""
+    quarantine, because its content is unknown. Raise `BlockFailed` if the file cannot be removed.
+    The caller syncs the parent directory."""
     path = volume.paths(container_id).block_file(block_id)
     with block_errors(path):
         try:

@@ -3,8 +3,8 @@
     page    be: number u64, pad u16, flags u16, lower u16, upper u16; then one u16 a node
     node    size or child (u16, u16), flags or child u16, key length u16; key, data
 
-LMDB uses these numbers unchecked, through a memory map, and a wrong one ends the process. This
-module checks many pages at once, as columns. It reads no files.
+LMDB uses these numbers unchecked, through a memory map, and a wrong number crashes the process.
+This module checks many pages at once, as columns. It reads no files.
 """
 
 import struct
