@@ -170,8 +170,8 @@ def cluster_at(
     scm: ScmClient | ExternalControlPlane, config: AgentConfig, certified_id: str
 ) -> str:
     """Return the id of a control plane's cluster, which a new datanode joins. Raise
-    UnavailableError if the control plane does not answer. Raise RefusedError if it has records of
-    replicas on this agent's volumes."""
+    UnavailableError if the control plane does not answer, and RefusedError if the control plane has
+    records of replicas on this agent's volumes."""
     if not isinstance(scm, ScmClient):
         return scm.cluster_id()
     answer = scm.list_nodes(scm_pb2.ListNodesRequest())

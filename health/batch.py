@@ -189,8 +189,8 @@ class BatchView:
     """Per op: True for a pending delete that matches no reported replica."""
     adds: Ints
     deletes: Ints
-    """Number of pending deletes of each container, without those of replicas on gone nodes
-    (`is_gone`)."""
+    """Number of pending deletes of each container. A delete of a replica for which `is_gone` is
+    True is not counted."""
     stray_deletes: Ints
     present: Ints
     """Number of replicas of each container for which `is_present` is True."""
@@ -208,8 +208,8 @@ class BatchView:
         return column[self.rows.owner]
 
     def places(self, rows: Ints) -> Ints:
-        """Return a tie-breaking rank for each of these replicas: the CRC-32 of container id and
-        datanode. Every planner computes the same ranks (HDDS-4589).
+        """Return a rank for each replica in `rows`, which decides between equally good replicas:
+        the CRC-32 of container id and datanode. Every planner computes the same ranks (HDDS-4589).
         """
         ids = self.batch.containers.container_id[self.rows.owner[rows]].tolist()
         nodes, names = self.batch.replicas.node[rows].tolist(), self.batch.nodes.names
@@ -282,7 +282,8 @@ def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tup
     """Return a pair (container id, fault text) for each container with invalid rows, by ascending
     id.
 
-    `name_of` returns the datanode id of a row of the replicas, even if the batch lacks the node.
+    `name_of` returns the datanode id of a replica, given its index in `batch.replicas`, even if the
+    batch has no row for this datanode.
     """
     replicas, containers = batch.replicas, batch.containers
     container = replicas.container

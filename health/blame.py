@@ -103,8 +103,8 @@ class _Evidence:
     """log10 of the chance for each member alone; `of_all` corrects for the number of members."""
 
     def of_all(self) -> Floats:
-        """Return, per member, log10 of the chance that any member of the level has at least such
-        losses."""
+        """Return, per member, log10 of the probability that at least one member of the level has
+        as many excess losses by chance."""
         return self.log10_chance + log10(max(1, int((self.exposed > 0).sum())))
 
     def is_sure(self) -> Bools:

@@ -2,7 +2,7 @@
 the node.
 
 A node may leave when every container on it is closed, has a good replica in service, and has enough
-replicas on other nodes. Ozone uses one counter for this rule, which misses containers that are
+replicas on other nodes. Ozone checks this rule with one counter, which omits containers that are
 unhealthy, missing or stuck. In this module each such container prevents the departure.
 """
 

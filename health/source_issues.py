@@ -48,7 +48,7 @@ def source_issues(view: BatchView) -> Ints:
 
 
 def _disputed(view: BatchView, rows: Ints) -> Ints:
-    """Return those of `rows` whose container has replicas with different roots in `rows`."""
+    """Return the replicas in `rows` whose container has replicas with different roots in `rows`."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
     any_root = np.empty(view.rows.count, dtype=np.int64)
@@ -59,7 +59,8 @@ def _disputed(view: BatchView, rows: Ints) -> Ints:
 
 
 def _vote_issues(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
-    """Return a code of `SourceIssue` for each of the rows, from the votes for its root."""
+    """Return a code of `SourceIssue` for each replica in `rows`, from the number of replicas that
+    have the same root."""
     replicas = view.batch.replicas
     keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]
     roots = Groups.of(*keys, replicas.root[rows])

@@ -73,9 +73,9 @@ class LongCrc(Protocol):
 def long_crc32c() -> LongCrc:
     """Return the fastest CRC-32C for long data.
 
-    It is twice as fast as `crc32c` if the processor multiplies polynomials 512 bits at a time, and
-    equally fast elsewhere (ADR 0012). It is loaded on first use, because the library is large and
-    most commands read no data.
+    This function is twice as fast as `crc32c` if the processor multiplies polynomials 512 bits at a
+    time, and equally fast elsewhere (ADR 0012). Its library is loaded on first use, because the
+    library is large and most commands read no data.
     """
     return cast(LongCrc, import_module("awscrt.checksums").crc32c)
 

@@ -218,7 +218,7 @@ class Tree:
         return self.block_ids[np.unique(self.block_of(chunks))]
 
     def block_of(self, chunks: Column) -> npt.NDArray[np.int64]:
-        """Return the index of the block of each of these chunks."""
+        """Return, for each chunk index in `chunks`, the index of the block of this chunk."""
         return np.searchsorted(self.chunk_starts, chunks, side="right") - 1
 
     def select(self, block_ids: Iterable[int] | U64s) -> "Tree":
@@ -267,7 +267,7 @@ class Tree:
 
 
 def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
-    """Return `tree` with tombstones for these blocks, whether or not they were present."""
+    """Return `tree` with tombstones for `block_ids`, including blocks that it does not have."""
     if len(block_ids) == 0:
         return tree
     rest = select_blocks(tree, np.flatnonzero(~np.isin(tree.block_ids, block_ids)))
@@ -287,7 +287,7 @@ def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
 
 
 def select_blocks(tree: Tree, indexes: npt.NDArray[np.intp]) -> Tree:
-    """Return the tree of the blocks at these ascending indexes."""
+    """Return a tree with only the blocks at `indexes`, which must ascend."""
     counts = tree.chunk_counts[indexes]
     starts = tree.chunk_starts[:-1][indexes].astype(np.int64)
     chunks = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())

@@ -110,8 +110,8 @@ class ScanRecord:
         self.tree.damaged(chunk, length_bytes, leaf)
 
     def without_file(self, block: BlockData, error: FileNotFoundError) -> None:
-        """Record that the file of a block is missing. The evidence names the object in its place,
-        if any."""
+        """Record that the file of a block is missing. If another object is at the path of the file,
+        the evidence names it."""
         evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
         if error.strerror and error.strerror != os.strerror(errno.ENOENT):
             evidence += f"; {error.strerror}"

@@ -437,7 +437,8 @@ class CommandHandlers:
         status.replicate.CopyFrom(outcome)
 
     def _time_left_s(self, context: TaskContext, longest_s: float) -> float:
-        """Return the seconds until a command's deadline; `longest_s` if it has none."""
+        """Return the seconds until the deadline of a command, at least 0.1; `longest_s` if the
+        command has no deadline."""
         if not context.deadline_at_ms:
             return longest_s
         return max((context.deadline_at_ms - monotonic_ms(self._clock)) / 1000, 0.1)
@@ -504,7 +505,7 @@ def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:
 
 def command_key(order: scm_pb2.Command) -> int:
     """Return the command id as the key, so that no command is a duplicate of another. If several
-    are queued, the last one takes effect."""
+    commands of the type are queued, all run, and the last one takes effect."""
     return order.command_id
 
 

@@ -351,8 +351,8 @@ class ReportConfig(ConfigSection):
 class OzoneConfig(ConfigSection):
     """Options of an agent that is a datanode of an Apache Ozone cluster.
 
-    It serves Ozone's datanodes and clients. Ozone's storage container manager may be its control
-    plane (node.scm = "ozone://host:9861").
+    Such an agent serves Ozone's datanodes and clients. Its control plane may be Ozone's storage
+    container manager (node.scm = "ozone://host:9861").
     """
 
     listen: AddressOrNone = Field(

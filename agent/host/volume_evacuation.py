@@ -1,8 +1,8 @@
 """Worker that moves the replicas of retiring volumes to other volumes, one by one.
 
-For each replica, it takes the lease, closes the replica if it is open, copies it, serves the copy,
-reads the copy completely, and deletes the original. If a move fails, because of missing space,
-damage or use, the worker logs it and retries later.
+For each replica, the worker takes the lease, closes the replica if it is open, copies it, serves
+the copy, reads the copy completely, and deletes the original. If a move fails, because of missing
+space, damage or a lease that another task holds, the worker logs the failure and retries later.
 
 All state is on the disks, so the work continues after the agent was killed. If a replica is on two
 volumes, and neither of these is retiring any more, the worker removes one of the two copies.

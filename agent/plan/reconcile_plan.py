@@ -49,7 +49,8 @@ def plan(
     deletes: ConfirmedDeletes | None = None,
     trusted: PeerId = "",
 ) -> RepairPlan:
-    """Return the plan with which `mine` gets every healthy chunk that it may take from a peer.
+    """Return the plan that gives the local replica (tree `mine`) every healthy chunk that it may
+    take from a peer.
 
     `rows` has the chunks of the local row for each differing block; they decide which version of a
     chunk is correct. Blocks whose row is lost or damaged are absent from `rows`. `heard` has the

@@ -16,8 +16,9 @@ from merkle.replica import ContainerId
 from suture.errors import BlockFailed, Code, RefusedError, SutureError, VolumeFailed
 
 BLOCKS_MAX: Final = 8
-"""Consecutive errors of block files after which the repair ends. One damaged block must not end a
-repair. After this many, the disk probably stores nothing, so further fetches are useless."""
+"""Number of consecutive errors of block files after which the repair ends. One damaged block must
+not end a repair. After this many errors, the disk probably stores nothing, so further fetches are
+useless."""
 
 
 @dataclass(slots=True)

@@ -197,8 +197,8 @@ class PeerSources:
     def proven(
         self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes
     ) -> ProofAnswer:
-        """Return the first proof by one of these peers that its disk has these bytes. If no peer
-        gives a proof, return an answer with the reasons of all peers."""
+        """Return the first proof by a peer in `asked` that its disk has the bytes `data` at this
+        offset. If no peer gives a proof, return an answer with the reasons of all peers."""
         words: list[tuple[PeerId, ProofAnswer]] = []
         for peer_id in asked:
             prover = self.provers.get(peer_id)

@@ -1,6 +1,6 @@
 """Record of one reconcile: the outcome of each chunk, and the role and cost of each peer.
 
-Only the thread that reconciles writes to it.
+Only the thread that reconciles writes to the record.
 """
 
 from collections import Counter

@@ -73,7 +73,8 @@ replicas. The local replica has the peer id ""."""
 
 @dataclass(frozen=True, slots=True)
 class _RepeatedDivergence:
-    """A divergence that repairs did not change, with the number of these repairs."""
+    """A divergence (the roots of all replicas) that repairs did not change, with the number of
+    repairs."""
 
     roots: Roots
     count: int
@@ -266,7 +267,8 @@ class Reconciler:
         before: ReplicaFacts,
         after: ReplicaFacts,
     ) -> None:
-        """Count this repair if it wrote data but did not change the replica's condition.
+        """Count a repair without effect: it wrote data, but the replica's state, roots, size and
+        number of findings (`_condition`) are the same as before.
 
         A repair that was interrupted or had temporary failures is not counted.
         """
@@ -296,8 +298,8 @@ def _result_text(roots: Roots) -> str:
 
 
 def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
-    """Return the facts of a replica to compare before and after a repair. They are equal if the
-    repair had no effect."""
+    """Return the facts of a replica to compare before and after a repair. A repair without effect
+    does not change these facts."""
     tree = facts.tree
     roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
     return (facts.state, facts.finding_count, facts.used_bytes, *roots)

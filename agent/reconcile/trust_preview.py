@@ -45,8 +45,8 @@ def changes_of(
 
 
 def fingerprint(changes: Iterable[TrustedChange]) -> int:
-    """Return a number that identifies these changes. The number is never 0, because 0 means that
-    no preview was shown."""
+    """Return a number that identifies the set of changes in a preview. The number is never 0,
+    because in a request 0 means that no preview was shown to the operator."""
     value = 0
     for change in changes:
         value = crc32(repr(change).encode(), value)

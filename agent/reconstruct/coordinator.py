@@ -92,10 +92,10 @@ class ReconstructionCoordinator:
         )
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
-        """Raise RefusedError if one of these blocks belongs to a key. Before that, request a proof
-        of the block from the sources that do not list it, because a source that lost the block's
-        row then scans its replica. If `needed` is None, raise UnavailableError if a shard does not
-        answer, because that shard may have the block."""
+        """Raise RefusedError if one of the `orphans` (blocks that too few sources have) belongs to
+        a key. Before that, request a proof of the block from the sources that do not list it,
+        because a source that lost the block's row then scans its replica. If `needed` is None,
+        raise UnavailableError if a shard does not answer, because that shard may have the block."""
         if not orphans:
             return
         container_id = sources.container_id

@@ -66,8 +66,8 @@ def rebuilt_chunk(
 
 
 def _names(sources: RebuildSources, cells: Cells) -> tuple[str, ...]:
-    """Return the datanodes of these cells with their shards. Omit empty cells, which are not read
-    from a datanode."""
+    """Return texts that name the datanode and the shard of each cell. Omit empty cells, which are
+    not read from a datanode."""
     living = sources.live_sources
     return tuple(
         f"{living[one].shard.datanode_id} (shard {one})"

@@ -7,8 +7,8 @@ batch.
 
 Without a row, stripes are verified as for a lost shard (`suture.client.stripes.cell_rebuild`).
 Correct local bytes are kept, and wrong bytes go to quarantine. An interrupted repair is recognized:
-the block then has no group length, and has bytes after its last chunk. This does not work if the
-file ends early, so such a block is recorded in one batch.
+the block then has no group length, and has bytes after its last chunk. A block whose file ends
+early is recorded in one batch, because its interrupted repair could not be recognized.
 """
 
 from collections.abc import Iterator

@@ -81,8 +81,8 @@ class _Contradictions:
     left_bytes: int = EVIDENCE_BYTES_MAX
 
     def must_keep(self, block_id: BlockId, offset: int, data: bytes) -> bool:
-        """Return whether to store these bytes as evidence: the contradiction is new, and the limits
-        of this repair allow it. If so, count the bytes."""
+        """Return True, and count the bytes, if `data` must be stored as evidence: the contradiction
+        is new, and the limits of this repair allow it."""
         is_news = (block_id, offset) not in self.known
         if not is_news or not self.left_count or len(data) > self.left_bytes:
             return False

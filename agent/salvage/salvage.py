@@ -122,8 +122,8 @@ def _one(
     *,
     is_partial: bool,
 ) -> str:
-    """Write one file. Return its state for the list: "written", "kept" (from an earlier run),
-    "partial" or "not whole"."""
+    """Write one file. Return its state for the list of files: "written", "kept" (an earlier run has
+    written it), "partial" or "not whole"."""
     why = [wanted.lack] if wanted.lack else []
     if not why:
         if _is_there(inventory, wanted, to):

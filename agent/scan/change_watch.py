@@ -164,7 +164,7 @@ class ChangeWatch:
         return descriptor
 
     def _limit(self, missed_count: int, why: str, hint: str) -> None:
-        """Record the number of containers that are not watched. Log `why` if it has changed."""
+        """Record the number of containers that are not watched. If it has changed, log `why`."""
         if why and missed_count != self.unwatched_count:
             log.warning(
                 "change_watch_limited",

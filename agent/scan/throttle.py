@@ -110,8 +110,8 @@ class ScanPace:
         self._change_count += 1
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Start at `bytes_per_s`, the rate of another scan of this volume, if it is higher than the
-        start rate of this scan."""
+        """Start at `bytes_per_s`, the rate of another scan of this volume, unless the start rate of
+        this scan is higher."""
         self._pacer.rate.begin_at(bytes_per_s)
 
     def need(self, bytes_per_s: float) -> None:

@@ -33,8 +33,8 @@ class ScanMode(Enum):
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
-"""Function that scans a container and yields steps. It ends the scan early if the callable returns
-True."""
+"""Function that scans a container and yields steps. The scan ends early if the callable argument
+returns True."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class SampleStep:
 
 
 Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
-"""Function that draws a sample and yields steps. It ends early if the callable returns True. It
-raises SutureError."""
+"""Function that draws a sample and yields steps. The sample ends early if the callable argument
+returns True. The function raises SutureError if it cannot draw the sample."""
 
 
 class ScrubControl(Protocol):

@@ -291,8 +291,8 @@ class VolumeModes:
         self, path: Path, check: Callable[[VolumeFacts, float], object] = lambda *_: None
     ) -> VolumeFacts:
         """Open a volume at run time, and serve its replicas. An empty directory is formatted. The
-        other volumes store its path, so that a start opens it even if it is not in the config.
-        `check` gets the volume's facts and read speed, and may raise to refuse it.
+        other volumes store its path, so that the next start of the agent opens it even if it is not
+        in the config. `check` gets the volume's facts and read speed, and may raise to refuse it.
 
         Raise RefusedError or VolumeFailed, with nothing changed, if the volume cannot be used.
         """

@@ -217,8 +217,8 @@ def _has_row(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def _served_by_a_start(volume: Volume, container_ids: Sequence[ContainerId]) -> list[ContainerId]:
-    """Return those of the containers whose replica on this volume would be served unchanged after a
-    start."""
+    """Return the ids in `container_ids` whose replica on this volume would be served unchanged
+    after a start of the agent."""
     found = []
     with suppress(SutureError), volume.index.read() as rows:
         for container_id in container_ids:

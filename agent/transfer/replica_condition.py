@@ -39,7 +39,8 @@ class ReplicaCondition:
 
 
 def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
-    """Return the declaration for a replica. The caller shares the container's lease.
+    """Return what a source declares before it sends a replica: tree, damage, contradictions, and
+    blocks without a row. The caller shares the container's lease.
 
     Raise RefusedError(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
     """

@@ -38,8 +38,8 @@ EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good rep
 
 
 def _first(scene: PlanInput, rows: Ints, *keys: Ints) -> Ints:
-    """Return one of `rows` for each container: the first one when sorted by `keys`, of which the
-    last is the primary key. Rows with equal keys are sorted by `BatchView.places`."""
+    """Return one of `rows` for each container: the first row in the order of `keys`. The last key
+    is the primary key. Rows with equal keys are sorted by `BatchView.places`."""
     order = np.lexsort((scene.view.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]

@@ -48,9 +48,9 @@ class PlanInput:
         return confirmed(self.view) & ~self.view.is_leaving
 
     def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> RaggedArray:
-        """Return, for each of these containers, the list of its replicas in the mask.
+        """Return, for each of the `containers`, the list of its replicas in `mask`.
 
-        `order` ranks replicas within their container; without it, they keep the order of the batch.
+        `order` ranks the replicas of a container; if it is None, they keep the order of the batch.
         """
         place = np.full(self.view.rows.count, -1, dtype=np.int64)
         place[containers] = np.arange(len(containers))
@@ -63,8 +63,8 @@ class PlanInput:
         return RaggedArray.of(own, rows, len(containers))
 
     def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, RaggedArray]:
-        """Return the judged containers for which `when` is True and that have replicas in the mask.
-        Also return the list of these replicas for each container.
+        """Return the judged containers for which `when` is True and that have replicas in `mask`.
+        Also return, for each of these containers, the list of its replicas in `mask`.
         """
         rows = np.flatnonzero(mask)
         owner = self.view.rows.owner[rows]

@@ -89,7 +89,8 @@ def runs(
 ) -> Iterator[SimpleRun | Row]:
     """Yield the rows in order: runs of simple blocks, and every other row by itself.
 
-    A simple block has at most `length_bytes_max`.
+    A simple block has a single chunk, at offset 0, of at most `length_bytes_max` bytes. All blocks
+    of a run have the same checksum type.
     """
     for item in runs_and_alike(rows, algorithm, length_bytes_max, are_sought=False):
         assert not isinstance(item, UniformChunks), "none is sought"

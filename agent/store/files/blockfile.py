@@ -212,8 +212,8 @@ def _read(fd: int, offset: int, length_bytes: int) -> bytes:
 def append(path: Path, data: bytes, offset: int) -> None:
     """Write `data` durably at `offset`, the end of the recorded part of the block.
 
-    Bytes after `offset` are truncated first. Raise SutureError if this fails; the recorded part is
-    then unchanged.
+    Bytes after `offset` are truncated first. Raise SutureError if the truncation or the write
+    fails; the recorded part is then unchanged.
     """
     created = False
     with disk_errors(path):

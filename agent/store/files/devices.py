@@ -1,4 +1,4 @@
-"""Disks below a directory, and the kernel's I/O counters of a block device.
+"""Disks that store a directory, and the kernel's I/O counters of a block device.
 
 The device number of a directory leads to its partition in /sys/dev/block, and from there to the
 disk, or to the lower disks of a device mapper. A file system without a disk (memory, network,

@@ -51,7 +51,7 @@ def _error_of(error: lmdb.Error, path: Path) -> SutureError:
 
 def _is_nearly_full(path: Path) -> bool:
     """Return whether the disk or the file size limit is nearly reached. LMDB reports a short write
-    as EIO, which in this case is not a broken disk."""
+    as EIO, which is then no sign of a broken disk."""
     space = os.statvfs(path)
     file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if space.f_bavail * space.f_frsize < NEARLY_FULL_BYTES:

@@ -1,8 +1,8 @@
 """Binary formats of the index's rows: replicas, chunks, findings, journal entries.
 
-Every row ends with the CRC32C of the bytes before. A damaged row raises `DamagedData`; no part of
-it is used. Block rows have their own format, `merkle.blockrow`, because trees are built from them
-without parsing each row. docs/DISK_FORMAT.md describes the layouts.
+Every row ends with the CRC32C of the preceding bytes. Decoding a damaged row raises `DamagedData`;
+no part of the row is used. Block rows have their own format, `merkle.blockrow`, because trees are
+built from them without parsing each row. docs/DISK_FORMAT.md describes the layouts.
 """
 
 import json

@@ -70,7 +70,7 @@ def delete_blocks(
     replica: ReplicaHandle, block_ids: Iterable[BlockId], kept_ids: Collection[BlockId] = ()
 ) -> DeleteResult:
     """Delete blocks of a closed replica. Move the data of `kept_ids` to quarantine. A repeated call
-    retries the removal of remaining files."""
+    removes files that an earlier call could not remove."""
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         row = rows.replica(container_id)

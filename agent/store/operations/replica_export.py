@@ -258,7 +258,8 @@ class ReadsAhead:
             self._queue = None
 
     def begin(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Start to fill `target` with full pages; return an id for `count`. `target` must not move.
+        """Start to fill `target` with full pages; return an id for `count`. The memory of `target`
+        must remain valid until the read has ended.
 
         Raise OSError if the file cannot be opened, if there is no queue, or if the queue is full.
         """

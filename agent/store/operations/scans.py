@@ -46,8 +46,8 @@ def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -
 
 
 def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
-    """Return the cursor of an interrupted scan; None if there is none or the replica has
-    changed."""
+    """Return the cursor of an interrupted scan; None if there is none, or if the replica has
+    changed since that scan began."""
     with volume.index.read() as rows:
         cursor = rows.cursor(container_id)
         if cursor is None or rows.replica(container_id).generation != cursor.generation:

@@ -203,9 +203,9 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
 
 
 def recover_pack_index(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
-    """Return the packed blocks for an index that lost the replica: blocks with a row, and blocks of
-    the pack's table that are neither deleted nor in a file of their own. If the table is
-    unreadable, return only the blocks with a row."""
+    """Return the packed blocks of a replica that the index lost: blocks that still have a row of
+    the pack, and blocks of the pack's table that are neither deleted nor in a file of their own. If
+    the table is unreadable, return only the blocks with a row."""
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
         known = rows.packed_blocks(container_id)

@@ -5,7 +5,7 @@ it, reads it past the cache, compares and removes it. A failed step counts as on
 disk is no failure. If the host is short of a resource, there is no result, and the caller probes
 again.
 
-The caller decides how many failures are too many. It runs the probe in a thread that may hang.
+The caller decides how many failures are too many, and runs the probe in a thread that may hang.
 """
 
 import errno

@@ -117,9 +117,10 @@ def open_volume(
     """Open a volume, and format it if it is empty. The caller then runs the recovery.
 
     `expected` is the id of the volume that was at this path before and is now missing; an empty
-    directory is then not formatted. Raise `RefusedError`: VOLUME_IN_USE, WRONG_CLUSTER,
-    WRONG_DATANODE, INCONSISTENT_VOLUME. Raise `VolumeFailed` if the disk or its index does not
-    work.
+    directory is then not formatted. Raise `RefusedError`: VOLUME_IN_USE if another process uses the
+    volume, WRONG_CLUSTER or WRONG_DATANODE if it belongs to another cluster or datanode,
+    INCONSISTENT_VOLUME if its files contradict each other or it must not be formatted. Raise
+    `VolumeFailed` if the disk or its index does not work.
     """
     check_name(cluster_id, "cluster id")
     check_name(datanode_id, "datanode id")
