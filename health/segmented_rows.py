@@ -17,7 +17,8 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _SPAN_MAX = 1 << 20
-"""Keys with a larger range of values are replaced by ranks, so that several fit into one word."""
+"""Keys with a larger range of values are replaced by their ranks, so that several keys fit into one
+word."""
 
 _KEY_MAX = 1 << 62
 

@@ -7,8 +7,8 @@
 
 Only this module names algorithms. docs/DISK_FORMAT.md has the rules with test vectors. `crc32c`
 folds exactly as Apache Ozone does. `xxh3_64` also includes a chunk's offset and length in its leaf,
-so that a chunk split at a window boundary has a different leaf. It has 64 bits; with 32 bits, one
-in four billion damaged blocks would not be detected.
+so that a chunk split at a window boundary has a different leaf. A fold of `xxh3_64` has 64 bits;
+with 32 bits, one in four billion damaged blocks would not be detected.
 """
 
 import ctypes

@@ -29,7 +29,8 @@ from merkle.replica import ChecksumType
 
 Crc: TypeAlias = Callable[[Any], int]
 WindowCrcs: TypeAlias = Callable[[Buffer, int], list[int]]
-"""CRCs of all windows of data; the second argument is the size of a window in bytes."""
+"""Function that returns the CRCs of all windows of data; its second argument is the size of a
+window in bytes."""
 
 
 CRC_NAMES: Final = {ChecksumType.CRC32: "crc-32", ChecksumType.CRC32C: "crc-32c"}

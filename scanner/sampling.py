@@ -4,8 +4,8 @@ A sample draws n of N chunks without replacement. If K chunks are bad, the proba
 sample has no bad chunk is C(N-K, n) / C(N, n), which is at most (1 - K/N)^n. Therefore n = ln(1-c)
 / ln(1-f) chunks are enough for any N (confidence c, bad fraction f), and fewer if N is small.
 
-A sample without bad chunks gives an upper bound of the bad fraction, with a confidence. It proves
-nothing about the chunks that were not drawn.
+A sample without bad chunks gives an upper bound of the bad fraction, with a confidence. The sample
+proves nothing about a particular chunk that was not drawn.
 """
 
 import math
@@ -91,9 +91,9 @@ def drawn(chunk_count: int, *, drawn_count: int, seed: int) -> list[int]:
 
 
 def split(numbers: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Return how many of the drawn `numbers` are in each of consecutive portions.
+    """Return how many of the drawn chunk indexes (`numbers`) are in each portion of the chunks.
 
-    `counts` has the number of chunks of each portion.
+    The portions are consecutive; `counts` has the number of chunks of each portion.
     """
     ends = np.fromiter(accumulate(counts), np.int64, len(counts))
     hit = np.searchsorted(ends, np.asarray(numbers, np.int64), side="right")

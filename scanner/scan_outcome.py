@@ -150,8 +150,8 @@ class ScanRecord:
         """Record faults of the replica's directory and of its set of blocks, for instance files
         without rows.
 
-        `reader` confirms each fault. `look` is called before each block, because there may be many
-        if the rows were lost.
+        `reader` confirms each fault. `look` is called before each block, so that a scan can be
+        stopped while it confirms the faults of many blocks, for instance after a loss of rows.
         """
         for item in found.faults:
             damage = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT

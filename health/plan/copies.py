@@ -55,8 +55,8 @@ def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
     last.
 
     Sources are replicas of the best available kind with the last commit. A replica with a known
-    problem is a source only if all others with as many commits have problems. The function does not
-    check whether a container needs a copy.
+    problem is a source only if all other sources with as many commits have a problem, too. The
+    function does not check whether a container needs a copy.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
