@@ -144,9 +144,9 @@ def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
     with a lower commit id), and in which all replicas at the last commit have the same data.
 
     A reconcile sets the commit id of the late replica, so that the replica can be closed. A late
-    shard first receives its missing blocks. A close command alone fails, because the replica does
-    not have the commit id that the command requires. A copy to another datanode would need a
-    datanode with enough space.
+    shard first receives its missing blocks. A close command alone does not help, because the
+    replica does not have the commit id that the command requires. To replace the replica by a copy,
+    another datanode with enough space would be needed.
     """
     replicas, rows = view.batch.replicas, view.rows
     last = view.of_container(view.batch.containers.sequence_id)

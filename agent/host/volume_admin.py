@@ -96,7 +96,8 @@ class VolumeDescriber:
     slow_disks: LatencyWatch
 
     def __call__(self, status: pb.VolumeStatus) -> None:
-        """Add the fields to `status`. Leave the status of a failed volume unchanged."""
+        """Add latency, service mode and retirement progress to the status message of a volume.
+        Leave the message of a failed volume unchanged."""
         if status.failed:
             return
         word = self.slow_disks.word(status.volume_id)

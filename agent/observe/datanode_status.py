@@ -65,12 +65,13 @@ class DatanodeStatus:
             self._census.fill(volume_id, replicas)
 
     def note_volume(self, volume_id: str) -> None:
-        """Add all replicas of a new volume."""
+        """Add all replicas of a new volume to the totals."""
         for added_id, replicas in self.store.columns(volume_id):
             self._census.fill(added_id, replicas)
 
     def update_replica(self, container_id: ContainerId) -> None:
-        """Update a replica that is new, changed or deleted. Any thread may call this."""
+        """Update the totals for a replica that is new, changed or deleted. Any thread may call
+        this."""
         try:
             self._census.put(self.store.replica(container_id))
         except (SutureError, DamagedData):  # deleted, fenced or unreadable; its report shows which

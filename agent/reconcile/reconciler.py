@@ -445,7 +445,8 @@ class _ReconcileRun:
         ]
 
     def _views(self, window: BlockRange) -> list[PeerView]:
-        """Ask all peers concurrently for the chunks of the window's differing blocks."""
+        """Return the view of each peer that answers. All peers are asked concurrently for the
+        chunks of the window's differing blocks."""
         futures = [self._executor.submit(self._view, tree, window) for tree in self._usable()]
         views: list[PeerView] = []
         for future in futures:

@@ -34,8 +34,8 @@ def path_of(key: str) -> str:
 
 
 def paths_of(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return a path for each key. All paths are different, and no path is that of another one's
-    folder."""
+    """Return a path for each key. All paths are different, and no path is the folder of another
+    path."""
     wanted = {key: path_of(key) for key in sorted(set(keys))}
     folders = {
         "/".join(parts[:count]).casefold()

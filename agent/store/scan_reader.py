@@ -111,8 +111,8 @@ class StoreReplicaReader:
         return ABSENT_FD
 
     def _opened_pack(self) -> int:
-        """Open the pack, to read many blocks at once. Return ABSENT_FD if blocks are read one by
-        one."""
+        """Open the pack, to read many blocks at once. Return ABSENT_FD if there is no pack, or it
+        cannot be opened with O_DIRECT; the blocks are then read one by one."""
         if self._directory_fd == ABSENT_FD or not self._direct or not len(self._packed):
             return ABSENT_FD
         try:

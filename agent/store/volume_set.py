@@ -123,8 +123,8 @@ class VolumeSet:
         return {container_id: volume for container_id, (_, volume) in found.items()}
 
     def stop_serving(self, container_id: ContainerId, volume: Volume) -> None:
-        """Stop reporting a second replica. If the second replica is served because the first one's
-        volume was fenced, stop serving it, too."""
+        """Stop reporting a second replica, whose container another volume serves. If the second
+        replica is served because that volume was fenced, stop serving the second replica, too."""
         self.forget_second(container_id, volume)
         if self.places.get(container_id) is volume:
             self.places.pop(container_id, None)

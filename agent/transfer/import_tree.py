@@ -39,7 +39,7 @@ class ImportTreeBuilder:
             raise codec.malformed("blocks.rows", str(error)) from error
 
     def tree(self) -> Tree:
-        """Return the tree of all added blocks. Raise RefusedError if they are invalid."""
+        """Return the tree of all added blocks. Raise RefusedError if the blocks are invalid."""
         for block_id, checksum in self._tombstones.items():
             self._builder.add_tombstone(block_id, checksum)
         try:

@@ -43,7 +43,7 @@ def size_bytes(path: Path) -> int:
 def _open(path: Path, flags: int) -> int:
     """Open a block file. Follow no symbolic link in the place of the file or of its directory.
 
-    Raise OSError; FileNotFoundError if there is no regular file.
+    Raise FileNotFoundError if there is no regular file, and OSError if it cannot be opened.
     """
     return _open_in(path.parent, path.name, flags)
 

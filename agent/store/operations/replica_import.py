@@ -222,8 +222,8 @@ class ReplicaImport:
     # -- during the import
 
     def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
-        """Store the rows of blocks in a file until the commit, because they may be large. Skip
-        empty rows; return the number of stored rows."""
+        """Store the rows of blocks in a file until the commit, because the rows may need much
+        memory. Skip empty rows; return the number of stored rows."""
         kept = [(block_id, row) for block_id, row in zip(block_ids, rows, strict=True) if row]
         ids, rows = [block_id for block_id, _ in kept], [row for _, row in kept]
         head = struct.pack(f"<I{len(kept)}Q{len(kept)}I", len(kept), *ids, *map(len, rows))
