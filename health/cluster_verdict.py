@@ -77,9 +77,9 @@ class ClusterFacts:
     containers: ContainerProblems = ContainerProblems()  # as counted from replicas that are present
     conditions: Mapping[str, int] = field(default_factory=dict)  # by health state, not HEALTHY
     closed_count: int = 0
-    stray_count: int = 0  # containers on datanodes that the state lacks and no operator forgot
-    uncounted_count: int = 0  # changed containers that were not counted again
-    unlooked_count: int = 0  # waiting for the replication manager
+    stray_count: int = 0  # on datanodes, but neither known to the SCM nor forgotten by order
+    uncounted_count: int = 0  # containers that have changed since they were last counted
+    unlooked_count: int = 0  # containers that the replication manager has yet to check
     node_count: int = 0
     heard_count: int = 0
     silent: Sequence[str] = ()  # ids of silent datanodes whose replicas count

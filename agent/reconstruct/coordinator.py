@@ -7,9 +7,9 @@
 4. Close the targets. Each target scans its shard.
 
 `suture.client.stripes.cell_rebuild` describes how a stripe is verified before it is written. If too
-few sources have a block and no key refers to the block, its client has abandoned it. The block is
-then omitted. If a key refers to the block, the sources have lost it. The reconstruction is then
-refused, because the new shard would count as complete without the block.
+few sources have a block and no key refers to the block, the client has abandoned the block, and the
+block is omitted. If a key refers to the block, the sources have lost the block. The reconstruction
+is then refused, because the new shard would count as complete without the block.
 
 If a step fails, the new shards are removed. Existing replicas are not changed.
 """

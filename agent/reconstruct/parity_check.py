@@ -1,10 +1,10 @@
 """Parity check: verifies that the shards of a container match each other, stripe by stripe.
 
-A shard's own checksums prove that the shard has the bytes that were written to it. They do not
-prove that the bytes belong to the stripe. A shard that was restored from another place, or written
-by a faulty host, passes every scan. The check reads all cells of a stripe and computes them from
-each other. It identifies the wrong shard if the redundancy or the writer's stripe checksums allow
-this.
+A shard's own checksums prove that the shard has the bytes that were written to it. The checksums do
+not prove that the bytes belong to the stripe. A shard that was restored from another place, or
+written by a faulty host, passes every scan. The parity check reads all cells of a stripe and
+computes them from each other. It identifies the wrong shard if the redundancy or the writer's
+stripe checksums are sufficient.
 """
 
 from collections.abc import Callable, Iterable, Iterator

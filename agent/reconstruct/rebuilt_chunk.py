@@ -47,8 +47,8 @@ def rebuilt_chunk(
         )
 
     def computed(cells: Cells) -> bytes:
-        """Return the chunk computed from `cells`. Verify it by recomputing the used cells from
-        it."""
+        """Return the chunk computed from `cells`. Verify the computation: the used cells, computed
+        back from the chunk, must be unchanged."""
         length_bytes = agreed.group.cell_bytes_max(stripe)
         octets = rebuild_checked(sources.scheme, cells, [index], length_bytes)[index]
         return octets[: chunk.length_bytes].tobytes()

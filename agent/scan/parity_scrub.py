@@ -1,10 +1,10 @@
 """Parity scrub: slow background verification of this host's erasure-coded containers.
 
 A scan proves that a shard has the bytes that were written to it. Only a comparison of all shards
-proves that the shards match each other. The datanode with the lowest shard verifies the container,
-so each container is verified once. The scrub reads all stripes of the shards and reports wrong
-shards. It reads at a fixed low rate, and pauses together with the scans. The times of verification
-are not stored, so all containers are due after a restart.
+proves that the shards match each other. The datanode with the lowest shard index verifies the
+container, so each container is verified once. The scrub reads all stripes of the shards and reports
+wrong shards. It reads at a fixed low rate, and pauses together with the scans. The times of
+verification are not stored, so all containers are due after a restart.
 """
 
 import logging

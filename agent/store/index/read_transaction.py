@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class ReadTransaction(Generic[T]):
-    """Context manager that returns `made(transaction)`. It converts LMDB errors to SutureError."""
+    """Context manager of a read transaction, which yields `made(transaction)`. LMDB errors in its
+    block are converted to SutureError."""
 
     __slots__ = ("_env", "_gate", "_made", "_path", "_txn")
 

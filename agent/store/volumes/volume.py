@@ -249,8 +249,8 @@ def _format(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> Vo
 
 @dataclass(frozen=True, slots=True)
 class VolumeLock:
-    """A held lock. `was_left` means that the last holder did not release it cleanly: it was killed,
-    or the volume failed."""
+    """A held lock of a volume. `was_left` means that the last holder did not record a clean close:
+    the holder was killed, or the volume failed."""
 
     fd: int
     was_left: bool
