@@ -20,8 +20,8 @@ PINS_MAX: Final = 100_000
 
 
 class DeletePins:
-    """The pins of one datanode, in memory only. docs/PROOFS.md explains why it is safe to lose
-    them when the process ends."""
+    """The delete pins of one datanode, in memory only. docs/PROOFS.md explains why the pins may be
+    lost when the process ends."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

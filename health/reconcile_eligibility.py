@@ -93,8 +93,8 @@ def _is_closed(view: BatchView) -> Bools:
 
 def _eligibility(view: BatchView) -> Ints:
     """Return the eligibility of each container. Replicas on dead nodes do not prevent a reconcile,
-    because Ozone's SCM also ignores them. A replica that cannot take part is ignored; Ozone rejects
-    the container in this case.
+    because Ozone's SCM also ignores them. Other replicas that cannot take part are ignored, too,
+    although Ozone rejects a container with such a replica.
     """
     containers, rows = view.batch.containers, view.rows
     rules = {

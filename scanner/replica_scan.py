@@ -246,8 +246,8 @@ class _Scan:
             raise _transient(error) from error
 
     def _decode(self, block_id: BlockId, row: bytes) -> BlockData | None:
-        """Return the decoded row; read it again if it is damaged. Return None if it is still
-        damaged or the block is deleted."""
+        """Return the decoded row of a block. If the row is damaged, read the row again. Return None
+        if the row is still damaged, or if the block was deleted."""
         try:
             return decode_block(block_id, row)
         except DamagedData as first:

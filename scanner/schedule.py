@@ -55,7 +55,8 @@ class ScanCandidate:
 
     `read_at_ms` is the end of its last complete read, 0 = never. `doubt_since_ms` is the time when
     its volume became suspect, 0 = not suspect. `last_copy_since_ms` is the time since which this is
-    the only healthy replica; it must be read again after that time. 0 = other replicas are healthy.
+    the only healthy replica of its container, which must be read again after that time. 0 = other
+    replicas are healthy.
     """
 
     container_id: ContainerId

@@ -28,7 +28,7 @@ from suture.wire.clients.peer import Peer
 
 KEEP_S: Final = 30.0
 """Seconds for which a witness pins its replica after its last proof. The local replica must be
-deleted within a third of this time; otherwise it is kept."""
+deleted within a third of this time after the proof; otherwise the local replica is kept."""
 EMPTY: Final = "none: it holds no block"
 
 

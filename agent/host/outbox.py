@@ -131,8 +131,8 @@ class Outbox:
 
 
 class OutboxFanout:
-    """The outboxes, one per SCM. All get the same content. If an SCM does not answer, the others
-    get their reports without delay."""
+    """The outboxes, one per SCM. All outboxes get the same content. An SCM that does not answer
+    does not delay the reports to the other SCMs."""
 
     def __init__(self, count: int) -> None:
         """Create an outbox for each of `count` SCMs."""

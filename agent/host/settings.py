@@ -41,7 +41,8 @@ def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServ
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Memory budgets, separate for calls, tasks and scans. With one shared budget, a task could
-    deadlock, because it waits for calls of peers and for the scan after its repair."""
+    deadlock: it holds memory while it waits for calls of peers and for the scan after its repair,
+    which need memory, too."""
 
     calls: MemoryBudget
     tasks: MemoryBudget

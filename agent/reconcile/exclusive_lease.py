@@ -15,7 +15,8 @@ from suture.runtime.ports import Leases
 class ReplicaChanges:
     """Changes of one replica by one repair, each under the container's lease.
 
-    While a change waits for the lease, it calls `must_stop` every `lease_timeout_s` seconds.
+    A change that waits for the lease calls `must_stop` every `lease_timeout_s` seconds, and ends if
+    the result is True.
     """
 
     store: ReplicaStore

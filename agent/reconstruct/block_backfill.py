@@ -4,8 +4,8 @@ A block is missing if enough other shards have it, and this shard has neither th
 tombstone. The block is computed from its stripes, verified and recorded. If all blocks are then
 present, the shard adopts the commit id of a healthy source.
 
-The data of such a shard is intact, and its state is QUASI_CLOSED. If another datanode has space,
-the SCM rebuilds the shard there. Otherwise, the shard can only be completed in this way.
+The data of a QUASI_CLOSED shard is intact, but blocks are missing. If another datanode has space,
+the SCM rebuilds the shard there. Otherwise, the shard can only be completed by a backfill.
 """
 
 from collections.abc import Iterator, Mapping

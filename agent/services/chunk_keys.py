@@ -44,9 +44,9 @@ def no_room() -> UnavailableError:
 def several_chunks(
     store: ReplicaStore, container_id: ContainerId, keys: Sequence[Key]
 ) -> dict[Key, Found | SutureError]:
-    """Return each chunk with its block, or its error, in the order of `keys`. If the response would
-    exceed BYTES_MAX with a chunk, its error is BUSY; if only one chunk is requested, it may be
-    larger. Each block is looked up once."""
+    """Return each chunk with its block, or its error, in the order of `keys`. A chunk with which
+    the response would exceed BYTES_MAX gets the error BUSY, unless it is the only requested chunk.
+    Each block is looked up once."""
     blocks: dict[BlockId, BlockLocation] = {}
     chosen: dict[Key, Found | SutureError] = {}
     left_bytes = BYTES_MAX

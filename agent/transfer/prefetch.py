@@ -21,8 +21,8 @@ assert AHEAD_PARTS >= ASKED_PARTS, "else either would wait for the other"
 def read_ahead(parts: Iterator[ImportMessage], executor: Executor) -> Generator[ImportMessage]:
     """Yield the messages, while a thread of `executor` receives the next ones.
 
-    An error of receiving is raised after the messages that arrived before it. Close the generator
-    if it is not used to its end.
+    If receiving fails, the error is raised after the messages that arrived before the failure. The
+    caller must close the generator if it does not use all messages.
     """
     came: SimpleQueue[ImportMessage | None] = SimpleQueue()
     asked: SimpleQueue[int] = SimpleQueue()

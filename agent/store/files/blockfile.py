@@ -251,8 +251,8 @@ def create(name: str, directory_fd: int) -> int | None:
 
 def check_single(fd: int) -> None:
     """Raise OSError if the file has more than one hard link, because a write would also change the
-    file under its other names. `agent.store.replica.path_conflicts` gives such a block a file of
-    its own."""
+    file under its other names. The caller then needs `agent.store.replica.path_conflicts`, which
+    replaces the file by a copy with one hard link."""
     names = os.fstat(fd).st_nlink
     if names > 1:
         raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")

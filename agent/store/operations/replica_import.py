@@ -377,9 +377,9 @@ class ReplicaImport:
         rows.begin_work(container_id, MovingEntry())
 
     def _remove_import(self) -> None:
-        """Remove a replica that could not be moved into place, and its rows. If the directory
-        remains, it is complete; the next start serves it. If only rows remain, the next start
-        deletes them."""
+        """Remove a replica that could not be moved into place, and its rows. If its directory
+        cannot be removed, the next start of the agent serves the replica, which is complete. If
+        only rows remain, the next start deletes the rows."""
         container_id = self.announced.container_id
         if remove_failed_replica(self.volume, container_id):
             with suppress(SutureError):

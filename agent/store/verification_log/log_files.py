@@ -232,8 +232,8 @@ class VerificationLog:
             self._is_open = False
 
     def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
-        """Continue the log in a new file, because the newest file is missing or was changed. A
-        changed file is evidence, so it is left as it is."""
+        """Continue the log in a new file, because the newest file is missing or was changed. The
+        changed file stays unchanged from now on, because it is evidence."""
         volume_id = self.about["volume_id"]
         log.error("verification_file_changed", volume_id=volume_id, file=self._name)
         self._name = ""
