@@ -1,7 +1,7 @@
 """Read-only access to volumes of stopped agents, read-only mounts, and copies of disks.
 
-The module creates, changes and rolls back nothing on them. It detects the lock of a running agent
-without taking it, and reads the index without a lock file.
+The module creates, changes and rolls back nothing on the volumes. It detects the lock of a running
+agent without taking the lock, and reads the index without a lock file.
 """
 
 import os

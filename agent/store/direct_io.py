@@ -173,7 +173,7 @@ def is_cut(pieces: ReadSplitting | None, length_bytes: int) -> bool:
 
 def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bool]:
     """Open a regular file; return its descriptor, and True if it is opened with O_DIRECT. Raise
-    OSError."""
+    OSError if it cannot be opened."""
     try:
         fd = os.open(name, OPEN_FLAGS | (os.O_DIRECT if direct else 0), dir_fd=directory_fd)
     except OSError as error:

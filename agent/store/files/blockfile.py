@@ -241,7 +241,7 @@ def append(path: Path, data: bytes, offset: int) -> None:
 
 def create(name: str, directory_fd: int) -> int | None:
     """Create the file of a new block; return its descriptor, or None if the name exists. Raise
-    OSError."""
+    OSError if it cannot be created."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | FILE_FLAGS
     try:
         return os.open(name, flags, FILE_MODE, dir_fd=directory_fd)

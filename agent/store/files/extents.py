@@ -19,7 +19,7 @@ NO_HOLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # the file system
 
 def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the data ranges in `[start, end)` as (offset, end), in ascending order. Raise
-    OSError."""
+    OSError if the ranges cannot be determined."""
     while start < end:
         try:
             first = os.lseek(fd, start, os.SEEK_DATA)

@@ -330,9 +330,9 @@ class ReplicaImport:
         return row
 
     def _sync(self) -> None:
-        """Make the files and their names durable. If all data is durable already, sync only the
-        small files, so that the import does not wait for other writes to the file system. Raise
-        OSError."""
+        """Make the files and their names durable. If the block data is durable already, sync only
+        the descriptor, the tree and the directories, so that the import does not wait for other
+        writes to the file system. Raise OSError if a sync fails."""
         if self._files.unsynced_count or (self._pack is not None and self._pack.unsynced_count):
             sync_file_system(self._directory_fd)
             self._files.drop_cached()

@@ -60,11 +60,11 @@ def commit_scan(
 ) -> ScanCommit:
     """Make the result of a scan durable, unless the replica has changed since the scan began.
 
-    `is_whole` is False if the scan continued an earlier one; the time of the last full scan then
-    does not change. A complete scan replaces the tree and the findings. A stopped scan only adds
-    its findings, because it did not read the rest. The tree file may not be writable, for example
-    on a full disk. Damage is then recorded nevertheless, and a scan without damage counts as
-    complete if the tree is unchanged.
+    `is_whole` is False if the scan continued an interrupted scan; the time of the last full scan
+    then does not change. A complete scan replaces the tree and the findings. A stopped scan only
+    adds its findings, because it did not read the rest. The tree file may not be writable, for
+    example on a full disk. Damage is then recorded nevertheless, and a scan without damage counts
+    as complete if the tree is unchanged.
     """
     volume, container_id = replica.volume, replica.container_id
     findings, complete = outcome.findings, outcome.complete

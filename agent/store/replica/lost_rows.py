@@ -1,8 +1,8 @@
 """Blocks that have no readable row although the replica may have their bytes.
 
 A peer's row, or an operator, can restore such a block. A task that removes a replica therefore
-needs the list of these blocks. A scan's findings name them, up to a limit. If the index lost the
-replica itself, there are no such findings yet, so every file without a row counts.
+needs the list of these blocks. A scan's findings name the blocks, up to a limit. If the index lost
+the replica itself, there are no such findings yet, so every file without a row counts.
 """
 
 import os

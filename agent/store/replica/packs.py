@@ -73,7 +73,7 @@ class BlockBytes(NamedTuple):
 
     def size_bytes(self) -> int:
         """Return the size of the block on disk; `blockfile.ABSENT` if there is no file. Raise
-        OSError."""
+        OSError if the size is unknown."""
         if self.packed is None:
             return blockfile.size_bytes(self.paths.block_file(self.block_id))
         return size_in(blockfile.size_bytes(self.paths.pack), self.packed)
@@ -89,7 +89,7 @@ class BlockBytes(NamedTuple):
 
     def read_past_cache(self, offset: int, length_bytes: int) -> bytes:
         """Return the bytes in the range from the disk, fewer at the end of the file. Raise
-        OSError."""
+        OSError if the read fails."""
         path, start, length_bytes = self._range(offset, length_bytes)
         return blockfile.read_past_cache(path, start, length_bytes)
 

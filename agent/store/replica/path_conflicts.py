@@ -134,9 +134,9 @@ def remove_failed_replica(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def remove_abandoned(volume: Volume, path: Path) -> None:
-    """Remove an abandoned file or directory in tmp/. If that fails, move it to the directory whose
-    entries the agent retries to remove every hour. If that fails, too, the next start removes
-    it."""
+    """Remove an abandoned file or directory in tmp/. If the removal fails, move the object to the
+    directory whose entries the agent retries to remove every hour. If the move fails, too, the next
+    start of the agent removes the object."""
     try:
         remove(path)
     except OSError:

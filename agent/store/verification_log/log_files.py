@@ -332,7 +332,7 @@ def tail_of(path: Path) -> _Tail:
 
 def first_facts(path: Path) -> Mapping[str, Any]:
     """Return the facts of a file's first entry; an empty mapping if it is invalid. Raise
-    OSError."""
+    OSError if the file cannot be read."""
     fd = open_file(path)
     try:
         line, _, _ = os.pread(fd, ENTRY_BYTES_MAX, 0).partition(b"\n")
