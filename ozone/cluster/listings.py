@@ -18,7 +18,7 @@ BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of the listing: containers with their replicas, ascending by container id."""
+    """A page of the listing: containers with their replicas, ascending by container id."""
 
     containers: tuple[tuple[Any, tuple[Any, ...]], ...]
     gone_count: int
