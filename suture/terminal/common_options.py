@@ -50,8 +50,12 @@ def with_options(run: Callable[..., Any], *options: Parameter) -> Callable[..., 
 
     @wraps(run)
     def call(**given: Any) -> Any:
-        _chosen.set(CommonOptions(**{one.name: given.pop(one.name) for one in options}))
-        return run(**given)
+        values = CommonOptions(**{one.name: given.pop(one.name) for one in options})
+        before = _chosen.set(values)
+        try:
+            return run(**given)
+        finally:
+            _chosen.reset(before)
 
     own = inspect.signature(run)
     call.__signature__ = own.replace(  # type: ignore[attr-defined] # typer reads it

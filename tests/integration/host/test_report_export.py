@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -145,8 +146,9 @@ def test_a_stopping_agent_does_not_wait_for_a_report(
         wait_until((tmp_path / "begun").exists, within_s=WAIT_S)
         (loop,) = (one for one in host.loops._loops if "report-export" == one.status().name)
         assert not loop.status().is_stalled(10.0)
-        worker = loop._worker
-        processes.append(worker._process)  # type: ignore[attr-defined]
+        worker: Any = loop._worker
+        wait_until(lambda: worker._process is not None, within_s=WAIT_S)  # Popen returns later
+        processes.append(worker._process)
 
     assert processes[0].poll() is not None
     assert not (tmp_path / "reports").exists()

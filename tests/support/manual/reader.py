@@ -31,7 +31,7 @@ PACKAGERS: Final = {
 """Commands of the chapters about installing, and commands that only exist in a package or image.
 The tests and tools of packaging run them."""
 
-INSTALLING: Final = {"Install", "In containers"}
+INSTALLING: Final = {"Install", "In containers", "Install the package"}
 """The chapters with the commands in `PACKAGERS`."""
 
 REFUSED: Final = {

@@ -44,6 +44,7 @@ def test_command_without_the_options_sees_the_defaults_and_rejects_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     command_line(SCM, JSON)("one", "--scm", "scm.example.org:9860", "--json")
+    assert (SCM_DEFAULT, False) == (scm_address(), is_json())
     run = command_line()
     run("two")
 
