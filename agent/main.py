@@ -354,7 +354,7 @@ def command(
 
 
 def main(stop: StopRequest | None = None) -> None:
-    """Run the command line until `stop` is set. If `stop` is None, signals set a new one.
+    """Run the command line until `stop` is set. If `stop` is None, wait for a signal to stop.
 
     Exit codes: 0 stopped as requested; 1 cannot start, or cannot finish running work; 64 usage.
     """

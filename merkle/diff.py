@@ -236,7 +236,8 @@ def without(column: Column, indexes: Indexes) -> Column:
 
 
 def of_block(mine: Tree, my_index: int, theirs: Tree, their_index: int) -> Iterator[Difference]:
-    """Yield the differences of one block. An index is ABSENT if that tree lacks the block."""
+    """Yield the differences between two trees in one block. `my_index` and `their_index` are the
+    positions of the block in the trees; ABSENT if a tree does not contain the block."""
     if my_index == ABSENT:
         yield from of_their_block(theirs, their_index)
         return

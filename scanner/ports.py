@@ -56,12 +56,13 @@ class StructureFault:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The contents of a replica's directory, besides the blocks that its rows describe.
+    """The contents of a replica's directory, except the blocks that rows describe.
 
     `block_files` has the ids of blocks with a file, ascending. `expected_blocks` has the ids of the
     blocks in the replica's tree and earlier findings, ascending. An expected block with neither
     row nor tombstone is lost. An unexpected file without a row was never committed. If no
-    tree can be read, `block_count_min` is the number of blocks of the last tree; 0 = unknown.
+    tree can be read, `block_count_min` is the number of blocks in the last tree that was readable;
+    0 = unknown.
     """
 
     faults: tuple[StructureFault, ...]

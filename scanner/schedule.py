@@ -156,7 +156,8 @@ class Schedule:
 
     @property
     def rest_s(self) -> float:
-        """Seconds after a read in which a replica is read again only for an urgent reason."""
+        """Rest time after a read of a replica, in seconds. During this time, the replica is read
+        again only for an urgent reason."""
         return REST_SHARE * self._period_ms / 1000
 
     def item(self, candidate: ScanCandidate, now_ms: int) -> ScheduledReplica:

@@ -59,7 +59,7 @@ MaxAgeSOption = Annotated[
 ReportingMinPercentOption = Annotated[
     int | None,
     _number(
-        "reporting_min_percent", "Reject a snapshot with fewer reporting nodes.", metavar="PERCENT"
+        "reporting_min_percent", "Reject a snapshot if fewer nodes reported.", metavar="PERCENT"
     ),
 ]
 KeepRunsOption = Annotated[

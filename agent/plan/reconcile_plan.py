@@ -113,7 +113,7 @@ def _adopt_tombstone(planning: PlanContext, block_id: BlockId, deletes: Confirme
 def _is_confirmed(
     planning: PlanContext, block_id: BlockId, peers: frozenset[PeerId], deletes: ConfirmedDeletes
 ) -> bool:
-    """Return whether the delete that `peers` claim may be adopted.
+    """Return True if this replica may delete a block that `peers` report as deleted.
 
     If the block is already deleted locally, only the checksum in the tombstone changes.
     """

@@ -180,8 +180,8 @@ def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> Conta
 
 @dataclass(frozen=True, slots=True)
 class _ImpactBatch:
-    """A batch of containers without pending copies, the judge's diagnosis of it, and the replicas
-    that would be off."""
+    """A batch of containers, judged as if no copy was pending. It has the health of each container
+    and the replicas that would be offline after the planned stop."""
 
     batch: ContainerBatch
     found: Diagnosis

@@ -13,7 +13,8 @@ from scm.state.state_access import StateAccess
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """The state and its lock, the views of it, and the means to send commands."""
+    """The objects that every decision uses: the state of the cluster, the lock of the state, views
+    of the state, and the pending commands."""
 
     access: StateAccess
     state: StateDatabase

@@ -62,7 +62,7 @@ def issue(
     ] = None,
     name: Annotated[str, option("NAME", "Name of the certificate; default: the first host.")] = "",
     node: Annotated[
-        str, option("ID", "Datanode id; default: the old certificate's, else new.")
+        str, option("ID", "Datanode id; default: id in the old certificate, or new id.")
     ] = "",
     days: Annotated[
         int, option("N", "Validity of the certificate, in days.", min=1, max=DAYS_MAX)

@@ -3,9 +3,9 @@
 The agent empties tmp/, finishes or rolls back the journal entries, and then loads every row and
 every directory.
 
-Unknown files are never deleted. Only work that the journal or a state shows as begun is finished: a
-delete, an unlink, a repair. A replica that cannot be loaded is reported, and its files are not
-changed; Ozone's datanode does not report it.
+Unknown files are never deleted. The agent finishes a delete, an unlink or a repair only if the
+journal or the state of the replica shows that this work had begun. A replica that cannot be loaded
+is reported, and its files are not changed; Ozone's datanode does not report it.
 """
 
 import os

@@ -128,8 +128,8 @@ def _add_entry(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> Non
 
 
 def _add_wait(kept: _Account, facts: Mapping[str, Any], at_ms: int, *, is_in_period: bool) -> None:
-    """Add the time between two complete reads of a replica, or between the last one and its
-    delete."""
+    """Record the time between two complete reads of a replica, or between the last complete read
+    and the delete of the replica."""
     is_deleted = facts.get("kind") == EntryKind.DELETE
     if not is_deleted and not facts.get("whole"):
         return
