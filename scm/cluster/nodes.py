@@ -90,7 +90,7 @@ class NodeManager:
                 hint="set node.scm to its own SCM, or configure empty volumes",
                 datanode_id=registration.datanode_id,
             )
-        self._check_address(registration)
+        self._check_address(change, registration)
         known = self._state.nodes.get(registration.datanode_id)
         is_believed = known is None or self._is_newer(change, registration, known)
         now_ms = self._clock.wall_ms()
@@ -137,13 +137,15 @@ class NodeManager:
             )
         return known is None or known.boot_id != node.boot_id
 
-    def _check_address(self, registration: Registration) -> None:
+    def _check_address(self, change: StateChange, registration: Registration) -> None:
         """Raise RefusedError if another live datanode has the same address.
 
         Otherwise data for one datanode would be written to the other, and counted as a replica of
         each. A reinstalled host has a new id at its old address. The new id is admitted when the
-        old id has been silent long enough to be STALE.
+        old id has been silent long enough to be STALE. If the old id returns and has replicas, and
+        the new id has none, the old id gets the address back: its replicas would be missing.
         """
+        count_on = self._state.replicas.count_on
         for node in self._state.nodes.values():
             datanode_id = node.datanode_id
             if node.address != registration.address or datanode_id == registration.datanode_id:
@@ -152,6 +154,9 @@ class NodeManager:
                 datanode_id in self._registered
                 and self.health(datanode_id) is NodeHealthState.HEALTHY
             ):
+                if count_on(registration.datanode_id) and not count_on(datanode_id):
+                    change.on_commit(partial(self.forget, datanode_id))  # it must register again
+                    continue
                 raise RefusedError(
                     Code.WRONG_DATANODE,
                     f"cannot register datanode {registration.datanode_id}: datanode "

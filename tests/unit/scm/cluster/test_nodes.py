@@ -11,7 +11,7 @@ from scm.cluster.nodes import Registration, health_of
 from scm.state.entities import Liveness, Node, NodeHealthState, OpState
 from suture.errors import Code, RefusedError
 from tests.support.control.lone_nodes import OPTIONS, Cluster, registration
-from tests.support.control.scm_world import ScmWorld, replica, volume
+from tests.support.control.scm_world import ScmWorld, confirm, replica, volume
 from tests.support.heard import logged
 
 
@@ -129,6 +129,24 @@ class TestRegister:
             names = {view.node.datanode_id for view in world.control.queries.nodes()}
 
         assert {"dn1", "dn2"} == names
+
+    def test_returning_datanode_with_replicas_gets_its_address_back(self, tmp_path: Path) -> None:
+        """Another datanode took the address meanwhile, and has no replicas."""
+        with ScmWorld(tmp_path, OPTIONS).running() as world:
+            world.control.datanodes.register(at_one_address("dn1"))
+            world.join("dn2", "dn3")
+            confirm(world, "dn1", "dn2", "dn3")
+            world.made_closed()
+            world.clock.advance_s(OPTIONS.stale_after_ms / 1000 + 1)
+            world.control.datanodes.register(at_one_address("dn4"))
+            world.control.datanodes.register(at_one_address("dn1"))
+            with pytest.raises(RefusedError, match="datanode dn1 uses the same address"):
+                world.control.datanodes.register(at_one_address("dn4"))
+
+            health = {view.node.datanode_id: view.health for view in world.control.queries.nodes()}
+
+        assert NodeHealthState.HEALTHY is health["dn1"]
+        assert NodeHealthState.HEALTHY is not health["dn4"]
 
     def test_an_unknown_or_older_process_must_register(self, tmp_path: Path) -> None:
         """Reports of a process that did not register last are ignored."""
