@@ -18,7 +18,6 @@ from tools import json_documents, reference  # noqa: E402
 GENERATED = {
     "docs/COMMANDS.md": reference.commands,
     "docs/CONFIGURATION.md": lambda: document() + scm_options.document(),
-    "docs/ERRORS.md": reference.error_codes,
     "docs/EVENTS.md": reference.events,
     "docs/JSON.md": json_documents.document,
     "docs/METRICS.md": reference.metrics,

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from operator import itemgetter
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -158,6 +157,10 @@ def _ages(at: _Scrape) -> Iterator[Metric]:
         buckets = list(zip(bounds, map(float, accumulate(summary.age_bytes)), strict=True))
         ages.add_metric([str(volume.path)], buckets, summary.age_sum_byte_s)
     yield ages
+
+
+def _expiries(at: _Scrape) -> LabelledItems:
+    return alone(at.certificate_expires_at_s) if at.certificate_expires_at_s else ()
 
 
 INFO: Final = {"suture_agent_info": gauge("Id and version of this datanode; always 1.")}
@@ -313,9 +316,7 @@ TABLES: Final = (
         lambda at: [((at.status.datanode_id, at.status.version), 1)],
         INFO,
     ),
-    MetricTable(
-        (), lambda at: filter(itemgetter(1), alone(at.certificate_expires_at_s)), CERTIFICATE
-    ),
+    MetricTable((), _expiries, CERTIFICATE),
     _ages,
     MetricTable((), alone, DATANODE),
     MetricTable(("volume",), named("path", lambda at: at.status.volumes), VOLUMES),

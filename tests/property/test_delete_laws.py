@@ -139,16 +139,16 @@ class TestAgreement:
             assert victim.datanode_id not in case.excluded
 
     def test_the_draws_delete_often_enough_to_tell(self) -> None:
-        """Each of the rules must delete in one of 60 draws. Agreement would otherwise prove
+        """Each of the rules must delete dozens of times. Agreement would otherwise prove
         nothing.
         """
         draw, told = random.Random(1), dict.fromkeys(("shard", "origin", "copy", "room"), 0)
 
-        for _ in range(480):
+        for _ in range(1_500):
             case = drawn(draw)
             is_quasi = case.container.state is ContainerState.QUASI_CLOSED
             kind = "shard" if case.container.scheme else "origin" if is_quasi else "copy"
             told[kind] += len(planned(case, Rules()))
             told["room"] += giving_way(case) is not None
 
-        assert min(told.values()) >= 8, told
+        assert min(told.values()) > 24, told
