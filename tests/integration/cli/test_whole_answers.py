@@ -136,6 +136,7 @@ class Scene:
         )
         wait_until(lambda: self._is_shard_copied(client), within_s=WAIT_S)
         wait_until(lambda: self._may_switch_off(client), within_s=WAIT_S)
+        wait_until(lambda: self._is_scanned(client), within_s=WAIT_S)
         volumes = client.peer(self._info(client, damaged).replicas[0].datanode).status().volumes
         intact = self._info(client, damaged).replicas[1].datanode.datanode_id
         holders = [one.datanode.datanode_id for one in self._info(client, repaired).replicas]
@@ -158,6 +159,11 @@ class Scene:
         """Return whether the leaving datanode may be switched off."""
         answer = client.scm.list_decommissions(scm_pb2.ListDecommissionsRequest())
         return [True] == [departure.safe_to_stop for departure in answer.departures]
+
+    def _is_scanned(self, client: ClusterClient) -> bool:
+        """Return whether the background scan has read every replica of every datanode."""
+        volumes = [volume for node in self._nodes(client) for volume in node.volumes]
+        return all(volume.oldest_scan_at_ms for volume in volumes if volume.data_bytes)
 
     def _is_done(self, client: ClusterClient, repaired: int) -> bool:
         """Return whether the repair and the deletes are done and reported."""
