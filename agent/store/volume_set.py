@@ -2,6 +2,7 @@
 store."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -55,7 +56,10 @@ class VolumeSet:
 
     def volumes(self) -> tuple[VolumeFacts, ...]:
         """Return the facts of every volume, failed volumes last."""
-        return (*(facts_or_failure(volume) for volume in self.working), *self.failed)
+        working = self.working
+        sharing = Counter(volume.device for volume in working)
+        found = (facts_or_failure(one, sharing=sharing[one.device]) for one in working)
+        return (*found, *self.failed)
 
     @property
     def unloadable(self) -> tuple[Unloadable, ...]:

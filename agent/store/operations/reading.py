@@ -3,6 +3,7 @@ unverified."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -247,11 +248,17 @@ def finding_counts(volume: Volume, *, since_ms: int) -> tuple[int, int]:
         return count_findings(rows.history_rows(), since_ms=since_ms)
 
 
-def facts_or_failure(volume: Volume) -> VolumeFacts:
+def facts_or_failure(volume: Volume, *, sharing: int) -> VolumeFacts:
     """Return the facts of a volume. If its disk returns an error, return the facts of a failed
-    volume."""
+    volume. Report the space of a file system with `sharing` volumes in equal shares, so that a sum
+    over the volumes counts the space once."""
     try:
-        return volume_facts(volume)
+        facts = volume_facts(volume)
+        return replace(
+            facts,
+            capacity_bytes=facts.capacity_bytes // sharing,
+            available_bytes=facts.available_bytes // sharing,
+        )
     except SutureError as error:
         return failed_facts(volume, str(error))
 

@@ -72,6 +72,7 @@ class Volume:
     index: Index
     lock: "VolumeLock"
     verification: VerificationLog
+    device: int  # number of the file system
     counted: dict[str, VolumeTotals] = field(default_factory=dict)
     paths_kept: dict[ContainerId, ReplicaPaths] = field(default_factory=dict)
 
@@ -154,10 +155,12 @@ def open_volume(
         )
         with disk_errors(layout.new):
             remove_file(layout.new)
+            device = layout.volume.stat().st_dev
     except BaseException:
         lock.leave()
         raise
-    return Volume(layout, version, index, lock, verification_log(layout, version, options))
+    log = verification_log(layout, version, options)
+    return Volume(layout, version, index, lock, log, device)
 
 
 def verification_log(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -315,3 +316,22 @@ def test_the_paths_of_many_replicas_are_those_of_the_layout_and_few_are_kept(
             assert served.layout.replica(ContainerId(number)) == paths
             assert served.paths(ContainerId(number)) is paths
         assert volume.PATHS_KEPT >= len(served.paths_kept)
+
+
+def test_sums_over_volumes_count_the_space_of_a_file_system_once(tmp_path: Path) -> None:
+    """Two volumes on one file system report half of its space each. A third volume in the checkout
+    reports the complete space of its own file system, if it has one.
+    """
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as other:
+        shares = 2 if Path(other).stat().st_dev != tmp_path.stat().st_dev else 3
+        sizes = [disk.f_blocks * disk.f_frsize for disk in map(os.statvfs, (tmp_path, other))]
+        paths = [tmp_path / "v0", tmp_path / "v1", Path(other) / "v2"]
+        store = ReplicaStore.open(
+            paths, cluster_id=CLUSTER, datanode_id=DATANODE, options=options_of_test()
+        )
+        with closing(store):
+            first, second, third = store.volumes()
+
+    assert {sizes[0] // shares} == {first.capacity_bytes, second.capacity_bytes}
+    assert sizes[1] // (shares if shares == 3 else 1) == third.capacity_bytes
+    assert 0 < first.available_bytes <= sizes[0] // shares
