@@ -12,7 +12,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -297,12 +297,13 @@ class StagedFile:
     temporary: Path
     ended: bool = False
 
-    def publish(self) -> None:
-        """Replace the old content of the file by the new content, durably."""
+    def publish(self, *, syncs: bool = True) -> None:
+        """Replace the old content of the file by the new content, durably if `syncs`."""
         if not self.ended:
             self.temporary.replace(self.path)
             self.ended = True
-            sync_directory(self.path.parent)
+            if syncs:
+                sync_directory(self.path.parent)
 
     def discard(self) -> None:
         """Delete the new content. The old file stays unchanged."""
@@ -312,16 +313,17 @@ class StagedFile:
                 self.temporary.unlink()
 
 
-def stage(path: Path, data: bytes) -> StagedFile:
-    """Write `data` durably to a temporary file next to `path`. Raise OSError; the temporary file is
-    then removed."""
+def stage(path: Path, data: bytes, *, syncs: bool = True) -> StagedFile:
+    """Write `data` to a temporary file next to `path`, durably if `syncs`. Raise OSError; the
+    temporary file is then removed."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     staged = StagedFile(path, temporary)
     try:
         fd = open_new(temporary)
         try:
             write_all(fd, data, 0)
-            os.fsync(fd)
+            if syncs:
+                os.fsync(fd)
         finally:
             os.close(fd)
     except OSError:
@@ -339,6 +341,26 @@ def replace_file(path: Path, data: bytes) -> None:
             staged.publish()
         finally:
             staged.discard()
+
+
+def replace_files(contents: Mapping[Path, bytes], *, below: Path) -> None:
+    """Replace the content of many files, as `replace_file` does for one. All are below one
+    directory of one file system, which is synced before and after the renames."""
+    staged: list[StagedFile] = []
+    try:
+        for path, data in contents.items():
+            with block_errors(path):
+                staged.append(stage(path, data, syncs=False))
+        with disk_errors(below):
+            sync_all(below)
+        for one in staged:
+            with block_errors(one.path):
+                one.publish(syncs=False)
+        with disk_errors(below):
+            sync_all(below)
+    finally:
+        for one in staged:
+            one.discard()
 
 
 def move(source: Path, target: Path) -> None:

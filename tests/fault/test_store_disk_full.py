@@ -256,6 +256,33 @@ def test_replica_that_a_full_disk_cannot_load_fails_no_volume(
     assert [ONE, ContainerId(2)] == later
 
 
+def test_replicas_that_a_full_disk_cannot_load_together_are_loaded_one_by_one(
+    tmp_path: Path,
+) -> None:
+    """The descriptors of all need more room than there is, the descriptor of one does not."""
+    ids = [ContainerId(number) for number in range(1, 31)]
+    with small_disk(tmp_path / "disk", inode_count=600) as disk:
+        store = open_store(disk.path)
+        for container_id in ids:
+            store.create_container(container_id)
+            store.close_container(container_id, force=True)
+        index = store.volume_set.places[ONE].index
+        for container_id in ids:
+            key = container_id.to_bytes(8)
+            index.write(lambda rows, key=key: rows._txn.delete(key, db=rows._dbs.replicas))
+        store.close()
+        for path in disk.path.glob("v0/hdds/*/ballast/*"):
+            path.unlink()
+        disk.fill(leave_bytes=LOCK_BYTES + 16 * 4096)
+
+        store = open_store(disk.path)
+        served, unloadable = list(store.replica_ids()), store.unloadable()
+        store.close()
+
+    assert ids == served
+    assert () == unloadable
+
+
 @contextmanager
 def limited(name: int, value: int) -> Iterator[None]:
     """Lower a resource limit of this process for the length of the body."""

@@ -268,6 +268,18 @@ def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None
         assert content((block_id, 0)) == data
 
 
+def check_adopt(store: ReplicaStore, acknowledged: list[str]) -> None:
+    """Each replica is as it was, or UNHEALTHY with all its bytes; its descriptor has the state."""
+    for container_id in (CLOSED, PACKED):
+        state = store.replica(container_id).state
+        assert state is read_descriptor(store.paths(container_id).descriptor, container_id).state
+        assert state in {ReplicaState.UNHEALTHY, *(() if acknowledged else (ReplicaState.CLOSED,))}
+    for block_id in (ONE, TWO, THREE):
+        data = store.paths(CLOSED).block_file(block_id).read_bytes()
+        assert content((block_id, 0)) + content((block_id, 1)) == data
+    assert [ONE, TWO, THREE] == store.pack(PACKED).blocks().block_ids.tolist()
+
+
 CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
     "write": check_write,
     "batch": check_batch,
@@ -284,6 +296,7 @@ CHECKS: Final[dict[str, Callable[[ReplicaStore, list[str]], None]]] = {
     "repair_packed": check_repair_packed,
     "delete_packed": check_delete_packed,
     "repair_blocked": check_repair_blocked,
+    "adopt": check_adopt,
 }
 NEEDED: Final[dict[str, set[str]]] = {
     "write": {"pwrite", "fdatasync", "fsync", "commit", "mkdir", "rename", "replace"},
@@ -301,23 +314,29 @@ NEEDED: Final[dict[str, set[str]]] = {
     "repair_packed": {"pwrite", "fsync", "fdatasync", "commit"},
     "delete_packed": {"pwrite", "fsync", "replace", "commit", "unlink"},
     "repair_blocked": {"pwrite", "ftruncate", "fsync", "rename", "fdatasync", "commit"},
+    "adopt": {"commit", "pwrite", "replace"},
 }
 """Steps before which each scenario must have been killed: without a kill nothing is proved."""
 
 
-def unexpected(problems: tuple[FsckProblem, ...], repaired: str = "") -> list[FsckProblem]:
-    """Return what fsck found beyond the damage that the prepared volume has."""
+def unexpected(
+    problems: tuple[FsckProblem, ...], scenario: str, *, is_done: bool = False
+) -> list[FsckProblem]:
+    """Return what fsck found beyond the damage that the prepared volume has, and the rows that the
+    scenario loses."""
     planted = {
         "repair": f"/{DAMAGED}/chunks/",
         "repair_batch": f"/{DAMAGED}/chunks/",
         "repair_packed": f"/{BROKEN}/chunks/",
         "repair_blocked": f"/{BLOCKED}/chunks/",
     }
-    planted.pop(repaired, None)
+    if is_done:
+        planted.pop(scenario, None)
+    lost = "BLOCK_ROW_MISSING" if scenario == "adopt" else ""
     return [
         problem
         for problem in problems
-        if not any(place in problem.path for place in planted.values())
+        if problem.kind != lost and not any(place in problem.path for place in planted.values())
     ]
 
 
@@ -421,7 +440,7 @@ def survive(life: Path, scenario: str, acknowledged: list[str], where: str) -> N
     assert () == store.unloadable(), where
     CHECKS[scenario](store, acknowledged)
     store.close()
-    found = unexpected(fsck(life / "v0", read_data=True).problems)
+    found = unexpected(fsck(life / "v0", read_data=True).problems, scenario)
     assert [] == found, where
 
     store = open_packing(life)
@@ -429,5 +448,5 @@ def survive(life: Path, scenario: str, acknowledged: list[str], where: str) -> N
     SCENARIOS[scenario](store, done.append)
     CHECKS[scenario](store, done)
     store.close()
-    found = unexpected(fsck(life / "v0", read_data=True).problems, scenario)
+    found = unexpected(fsck(life / "v0", read_data=True).problems, scenario, is_done=True)
     assert [] == found, where

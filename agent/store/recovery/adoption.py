@@ -5,13 +5,15 @@ remaining block rows. Reconcile may salvage its bytes with a peer's metadata. Th
 deleted as empty.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
 
-import numpy as np
-
+from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
-from agent.store.index.transactions import IndexChange
-from agent.store.operations.closing import follow_state, unhealthy
+from agent.store.index.transactions import IndexChange, IndexView
+from agent.store.operations.closing import follow_state, follow_states, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import replace_scanned
@@ -19,28 +21,97 @@ from agent.store.replica.descriptor import Descriptor, read_descriptor
 from agent.store.replica.packs import recover_pack_index
 from agent.store.replica.trees import read_tree
 from agent.store.volumes.volume import Volume
-from merkle.replica import ContainerId, ReplicaState
-from scanner.finding import DamageFault, replica_damage
-from suture.runtime.durable import disk_errors, make_directories
+from merkle.damaged_data import DamagedData
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from scanner.finding import DamageFault, ScanFinding, replica_damage
+from suture.runtime.durable import disk_errors, make_directories, raise_shortage
+
+CREATED: Final = "creation finished"
+ADOPTED: Final = "index row is lost: loaded from its descriptor as UNHEALTHY"
 
 
-def adopt_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> str:
-    """Record a replica that is not in the index, from its descriptor. Return a description of the
-    step.
+@dataclass(frozen=True, slots=True)
+class _Remains:
+    """The rows that the index still has of a replica without a replica row."""
 
-    Raise `DamagedData` or OSError, with nothing changed, if the descriptor is unreadable.
+    has_blocks: bool
+    packed: PackedBlocks
+    tombstones: Mapping[BlockId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Adoption:
+    """A replica without a row, as its files describe it. `finding` is None if nothing was lost."""
+
+    container_id: ContainerId
+    row: ReplicaRow
+    finding: ScanFinding | None = None
+    packed: PackedBlocks = field(default_factory=PackedBlocks.none)
+    tombstones: Mapping[BlockId, int] = field(default_factory=dict)
+
+    def record(self, rows: IndexChange) -> None:
+        """Write the rows of the replica."""
+        container_id = self.container_id
+        if self.finding is None:
+            rows.put_replica(container_id, self.row)
+            return
+        rows.put_packed(container_id, self.packed)
+        for block_id, checksum in self.tombstones.items():
+            rows.put_tombstone(container_id, block_id, checksum)
+        rows.put_replica(container_id, recounted(rows, container_id, self.row))
+        rows.replace_findings(container_id, [self.finding])
+        rows.begin_work(container_id, DescriptorEntry())
+
+
+def adopt_directories(
+    volume: Volume, options: StoreOptions, container_ids: Sequence[ContainerId]
+) -> dict[ContainerId, str | DamagedData | OSError]:
+    """Record replicas that are not in the index, from their descriptors, in one commit. Return a
+    description of the step for each; for an unreadable descriptor, the error, with nothing changed.
+
+    A crash leaves none of the replicas recorded, or all of them. In the latter case, the next start
+    completes the descriptors from the journal.
     """
+    with volume.index.read() as rows:
+        remains = [_remains(rows, container_id) for container_id in container_ids]
+    told: dict[ContainerId, str | DamagedData | OSError] = {}
+    found: list[_Adoption] = []
+    for container_id, left in zip(container_ids, remains, strict=True):
+        try:
+            found.append(_described(volume, options, container_id, left))
+        except (DamagedData, OSError) as error:
+            raise_shortage(error, volume.paths(container_id).root)
+            told[container_id] = error
+
+    def change(rows: IndexChange) -> None:
+        for adoption in found:
+            adoption.record(rows)
+
+    volume.index.write(change)
+    if changed := [one.container_id for one in found if one.finding is not None]:
+        follow_states(volume, changed)
+    return told | {one.container_id: CREATED if one.finding is None else ADOPTED for one in found}
+
+
+def _remains(rows: IndexView, container_id: ContainerId) -> _Remains:
+    return _Remains(
+        next(rows.blocks(container_id), None) is not None,
+        rows.packed_blocks(container_id),
+        rows.tombstones(container_id),
+    )
+
+
+def _described(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, left: _Remains
+) -> _Adoption:
+    """Return the replica that a directory contains. Raise `DamagedData` or OSError if its
+    descriptor is unreadable."""
     paths = volume.paths(container_id)
     descriptor = read_descriptor(paths.descriptor, container_id)
-    with volume.index.read() as rows:
-        has_rows = next(rows.blocks(container_id), None) is not None
-    has_files = not paths.chunks.is_dir() or next(paths.chunks.iterdir(), None) is not None
-    if descriptor.state is ReplicaState.OPEN and not has_rows and not has_files:
-        row = _row_of(descriptor, ReplicaState.OPEN, None)
-        volume.index.write(lambda rows: rows.put_replica(container_id, row))
-        return "creation finished"
+    names = _names_in(paths.chunks)
+    if descriptor.state is ReplicaState.OPEN and not left.has_blocks and names == frozenset():
+        return _Adoption(container_id, _row_of(descriptor, ReplicaState.OPEN, None))
     former = None if descriptor.state is ReplicaState.RECOVERING else ReplicaState.QUASI_CLOSED
-    row = _row_of(descriptor, ReplicaState.UNHEALTHY, former)
     finding = replica_damage(
         container_id,
         DamageFault.BLOCK_ROW_MISSING,
@@ -49,21 +120,22 @@ def adopt_directory(volume: Volume, options: StoreOptions, container_id: Contain
         f"which says {descriptor.state} with bcsid {descriptor.bcsid}",
     )
     tree = read_tree(volume, container_id)
-    dead_ids = np.empty(0, np.uint64) if tree is None else tree.block_ids[tree.deleted]
-    recalled = recover_pack_index(volume, container_id, dead_ids)
+    tombstones = {} if tree is None else tree.tombstones()
+    return _Adoption(
+        container_id,
+        _row_of(descriptor, ReplicaState.UNHEALTHY, former),
+        finding,
+        recover_pack_index(paths, left.packed, {*tombstones, *left.tombstones}, names or ()),
+        tombstones,
+    )
 
-    def change(rows: IndexChange) -> None:
-        rows.put_packed(container_id, recalled)
-        if tree is not None:
-            for block_id, checksum in tree.tombstones().items():
-                rows.put_tombstone(container_id, block_id, checksum)
-        rows.put_replica(container_id, recounted(rows, container_id, row))
-        rows.replace_findings(container_id, [finding])
-        rows.begin_work(container_id, DescriptorEntry())
 
-    volume.index.write(change)
-    follow_state(volume, container_id)
-    return "index row is lost: loaded from its descriptor as UNHEALTHY"
+def _names_in(chunks: Path) -> frozenset[str] | None:
+    """Return the names in a chunks directory; None if there is no such directory."""
+    try:
+        return frozenset(path.name for path in chunks.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def lost_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:

@@ -10,11 +10,11 @@ is reported, and its files are not changed; Ozone's datanode does not report it.
 
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from agent.store.files.layout import container_id_of, group_name
 from agent.store.index.facts import RecoveryStep, Unloadable
@@ -34,7 +34,7 @@ from agent.store.operations.deleting import finish_delete, record_tombstones, un
 from agent.store.operations.overwrite import arrived, finish, roll_back
 from agent.store.operations.replica_import import finish_move
 from agent.store.options import StoreOptions
-from agent.store.recovery.adoption import adopt_directory, lost_directory
+from agent.store.recovery.adoption import adopt_directories, lost_directory
 from agent.store.replica.handle import ReplicaHandle
 from agent.store.replica.quarantine import remove_cut_off
 from agent.store.replica.states import FORMER_STATE, ReplicaEvent, next_state
@@ -47,6 +47,8 @@ from merkle.damaged_data import DamagedData
 from merkle.replica import WRITABLE_STATES, ContainerId, ReplicaState
 from suture.errors import Code, SutureError, VolumeFailed
 from suture.runtime.durable import disk_errors, error_of, is_out_of_space, raise_shortage, remove
+
+ADOPTED_MAX: Final = 500  # replicas without a row in one commit, which takes a second or two
 
 
 @dataclass(slots=True)
@@ -242,9 +244,9 @@ def load_volume(volume: Volume, options: StoreOptions, shelf: StartupResult) -> 
     for container_id, damage in damaged:
         if container_id not in directories:
             shelf.leave(volume, container_id, f"{damage}, and there is no directory")
-    for container_id in sorted(directories):
-        load = partial(load_directory, volume, options, container_id, shelf)
-        load_if_room(volume, options, container_id, shelf, load)
+    left = sorted(directories)
+    for start in range(0, len(left), ADOPTED_MAX):
+        load_directories(volume, options, left[start : start + ADOPTED_MAX], shelf)
 
 
 def load_if_room(
@@ -344,18 +346,32 @@ def load_unusual(
     place(volume, container_id, shelf)
 
 
-def load_directory(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, shelf: StartupResult
+def load_directories(
+    volume: Volume,
+    options: StoreOptions,
+    container_ids: Sequence[ContainerId],
+    shelf: StartupResult,
 ) -> None:
-    """Load a replica whose row is lost or damaged, from its descriptor and its other files."""
+    """Load replicas whose rows are lost or damaged, from their descriptors and other files. If the
+    disk is too full to load all together, load those for which there is room."""
+    adopt = partial(adopt_directories, volume, options, container_ids)
     try:
-        what = adopt_directory(volume, options, container_id)
-    except (DamagedData, OSError) as error:
-        raise_shortage(error, volume.paths(container_id).root)
-        shelf.leave(volume, container_id, f"no row in the index, and no descriptor: {error}")
+        told = with_ballast(volume.layout, options.reserve_bytes, adopt)
+    except (SutureError, OSError) as error:
+        if not is_out_of_space(error):
+            raise
+        if len(container_ids) == 1:
+            shelf.leave(volume, container_ids[0], str(error))
+            return
+        for container_id in container_ids:
+            load_directories(volume, options, [container_id], shelf)
         return
-    shelf.add_step(volume, container_id, what)
-    place(volume, container_id, shelf)
+    for container_id, what in told.items():
+        if isinstance(what, str):
+            shelf.add_step(volume, container_id, what)
+            place(volume, container_id, shelf)
+        else:
+            shelf.leave(volume, container_id, f"no row in the index, and no descriptor: {what}")
 
 
 def set_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -> None:

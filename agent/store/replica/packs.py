@@ -15,7 +15,7 @@ two steps therefore leaves only an unused file until the step is repeated.
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -39,7 +39,6 @@ from agent.store.index.packformat import (
 )
 from agent.store.index.transactions import IndexView
 from agent.store.volumes.volume import Volume
-from merkle.checksum_columns import U64s
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ContainerId
 from suture.runtime.durable import (
@@ -202,26 +201,26 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
     return decode_table(table, count, checksum)
 
 
-def recover_pack_index(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedBlocks:
-    """Return the packed blocks of a replica that the index lost: blocks that still have a row of
-    the pack, and blocks of the pack's table that are neither deleted nor in a file of their own. If
-    the table is unreadable, return only the blocks with a row."""
-    paths = volume.paths(container_id)
-    with volume.index.read() as rows:
-        known = rows.packed_blocks(container_id)
-        gone = np.union1d(dead_ids, np.array(list(rows.tombstones(container_id)), np.uint64))
+def recover_pack_index(
+    paths: ReplicaPaths, known: PackedBlocks, gone: Collection[BlockId], names: Collection[str]
+) -> PackedBlocks:
+    """Return the packed blocks of a replica that the index lost: the `known` blocks, which still
+    have a row of the pack, and blocks of the pack's table that are neither deleted (`gone`) nor in
+    a file of their own. `names` are the names in the chunks directory. If the table is unreadable,
+    return only the known blocks."""
     try:
         found = read_table(paths)
     except (DamagedData, OSError) as error:
         raise_shortage(error, paths.pack)
         return known
     has_own = [
-        blockfile.size_bytes(paths.block_file(block_id)) != blockfile.ABSENT
+        block_name(block_id) in names
+        and blockfile.size_bytes(paths.block_file(block_id)) != blockfile.ABSENT
         for block_id, _ in found
     ]
     is_known = np.isin(found.block_ids, known.block_ids)
-    is_gone = np.isin(found.block_ids, gone) | np.array(has_own, np.bool_)
-    return found.where(is_known | ~is_gone)
+    is_gone = np.isin(found.block_ids, np.array(list(gone), np.uint64))
+    return found.where(is_known | ~(is_gone | np.array(has_own, np.bool_)))
 
 
 def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None:

@@ -22,7 +22,9 @@ from typing import Any, Final
 
 from agent.commands import block_delete
 from agent.leases import ContainerLeases
+from agent.store.index.transactions import IndexChange
 from agent.store.operations.batch_repair import OfferedChunk
+from agent.store.recovery.startup_recovery import StartupResult, load_directories
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import ReplicaImporter
 from agent.transfer.outgoing import ReplicaExport
@@ -356,6 +358,20 @@ def delete_container(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     acknowledge("deleted")
 
 
+def adopt(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Lose all rows of two replicas, and load the replicas from their directories, as the rebuild
+    of a lost index does."""
+    volume, lost = store.volume_set.working[0], [CLOSED, PACKED]
+
+    def lose(rows: IndexChange) -> None:
+        for container_id in lost:
+            rows.delete_container(container_id)
+
+    volume.index.write(lose)
+    load_directories(volume, options_of_test(packed_count_min=1), lost, StartupResult())
+    acknowledge("loaded")
+
+
 SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "write": write,
     "batch": batch,
@@ -372,6 +388,7 @@ SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
     "repair_packed": repair_packed,
     "delete_packed": delete_packed,
     "repair_blocked": repair_blocked,
+    "adopt": adopt,
 }
 INITIAL: Final[dict[ContainerId, Callable[[ReplicaStore], object]]] = {
     OPEN: prepare_open,
@@ -394,6 +411,7 @@ USED: Final = {
     "repair_packed": (SMALL, BROKEN),
     "delete_packed": (SMALL, PACKED),
     "repair_blocked": (BLOCKED,),
+    "adopt": (SMALL, PACKED),
 }
 """The replicas that a scenario uses in addition to the closed one. Other replicas are not created,
 because each would be copied, opened and checked hundreds of times."""

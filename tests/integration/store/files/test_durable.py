@@ -214,6 +214,30 @@ def test_a_file_is_replaced_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ["sync of the bytes", "rename", "sync of the name"] == steps
 
 
+def test_many_files_are_replaced_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All new contents are on the medium before the first file is replaced; then all names are."""
+    steps: list[str] = []
+    real_sync, real_replace = durable.sync_all, Path.replace
+    contents = {tmp_path / name: name.encode() for name in ("one", "two")}
+
+    def sync(directory: Path) -> None:
+        written = [path.with_name(f"{path.name}.tmp").exists() for path in contents]
+        steps.append(f"sync with {sum(written)} new contents beside")
+        real_sync(directory)
+
+    def replace(self: Path, target: Path) -> Path:
+        steps.append("rename")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(durable, "sync_all", sync)
+    monkeypatch.setattr(Path, "replace", replace)
+    durable.replace_files(contents, below=tmp_path)
+
+    ends = ("sync with 2 new contents beside", "sync with 0 new contents beside")
+    assert [ends[0], "rename", "rename", ends[1]] == steps
+    assert [b"one", b"two"] == [path.read_bytes() for path in contents]
+
+
 def test_a_directory_that_is_there_is_made_durable_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

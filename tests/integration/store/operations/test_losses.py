@@ -118,6 +118,24 @@ class TestLosses:
         assert Code.CONTAINER_EXISTS is refusal.value.code
         store.close()
 
+    def test_a_replica_without_descriptor_hides_no_other(self, tmp_path: Path) -> None:
+        """With a lost index, the other replicas are recorded in the same commit."""
+        store = open_store(tmp_path)
+        for container_id in (1, 2, 3):
+            closed_replica(store, container_id, block_ids=(1,))
+        store.paths(ContainerId(2)).descriptor.write_bytes(b"")
+        index = store.volume_set.places[ONE].layout.database
+        store.close()
+        shutil.rmtree(index)
+
+        store = open_store(tmp_path)
+
+        assert [2] == [entry.container_id for entry in store.unloadable()]
+        assert [(1, ReplicaState.UNHEALTHY), (3, ReplicaState.UNHEALTHY)] == [
+            (facts.container_id, facts.state) for facts in store.replicas()
+        ]
+        store.close()
+
     def test_a_lost_directory_is_unhealthy_and_ready_for_repair(self, tmp_path: Path) -> None:
         """The replica does not pass for whole: its tree is empty, and chunks can be installed."""
         store = open_store(tmp_path)
