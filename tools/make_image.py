@@ -4,9 +4,9 @@
     python tools/make_image.py --lock
 
 The image is a root of Debian, in which the package is installed. image.lock has the version and
-SHA-256 of each package of Debian in it, and `--lock` writes that file. Two builds of one package
-are equal as long as Debian's archive has these versions. Needs mmdebstrap, and root or subordinate
-user ids.
+SHA-256 of each package of Debian in it, and `--lock` writes that file. A build fails if Debian's
+archive has other versions, so two builds of one package are equal. Needs mmdebstrap, and root or
+subordinate user ids.
 """
 
 import argparse
@@ -75,12 +75,12 @@ def main() -> int:
 
 def image(package: Path, scratch: Path, out: Path) -> tuple[Path, list[str]]:
     """Build the image of a package in `out`; return its path and a line for each package of Debian.
-    Print the lines that differ from the lock."""
+    Exit with an error if a package differs from the lock."""
     os.environ.setdefault("SOURCE_DATE_EPOCH", str(stage.commit_time()))
     lines = make_root(scratch, package).splitlines()
     other = sorted(set(lines) - set(LOCK.read_text().splitlines()))
     if other:
-        print(f"image: {LOCK.name} does not have {other}; run make lock", file=sys.stderr)
+        sys.exit(f"cannot build the image: {LOCK.name} does not have {other}; run make lock")
     version, architecture = package.stem.split("_")[1:]
     target = out / f"suture-{version}-image-{architecture}.tar"
     oci.write(scratch / LAYER, target, f"localhost/suture:{version}", architecture, CONFIG)

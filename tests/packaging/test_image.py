@@ -57,11 +57,20 @@ class TestContainerfile:
         assert {"python3"} == installed["host"] - flags
         assert {"default-jre-headless"} == installed["suture-verify"] - flags
         assert not installed["suture"]
-        assert '"/source[ozone]"' in STAGES["build"]
-        assert '"/source[ozone,scm,spark]"' in STAGES["build-verify"]
+        assert "uninstall --yes pip" in STAGES["build"]
         for name in ("suture", "suture-verify"):
             (user,) = re.findall(r"^USER (.+)$", STAGES[name], re.MULTILINE)
             assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
+
+    def test_images_have_the_locked_libraries(self) -> None:
+        """pip installs only versions and files of the locks, and resolves no dependency itself."""
+        for name, lock in (("build", "agent"), ("build-verify", "spark")):
+            text = STAGES[name]
+            locked = f"install --require-hashes --requirement locks/{lock}.lock"
+            installs = re.findall(r"\$\{PIP\} (install .+?)(?: &&|$)", text, re.MULTILINE)
+            assert locked in installs
+            assert {locked, "install --no-deps /source"} >= set(installs)
+            assert text.count(" install ") == len(installs) + text.count("apt-get install")
 
     def test_image_health_check_fails_without_a_listener(self) -> None:
         """The health check is Python that compiles."""
