@@ -1,1 +1,2 @@
-"""The daemon on a storage host: stores, serves, scans and repairs container replicas."""
+"""The agent, a daemon on each storage host: stores, serves, scans and repairs container
+replicas."""

@@ -2,8 +2,8 @@
 
 The peer may delete its replica only because this datanode has proved that it has the same data.
 While a replica is pinned (`pin`), no command deletes it. While a replica is being deleted
-(`deleting`), it cannot be pinned. If two datanodes are ordered to delete their replicas of one
-container at the same time, each with the other as witness, both deletes fail.
+(`deleting`), it cannot be pinned. If two datanodes delete their replicas of one container at the
+same time, and each relies on the replica of the other, then both deletes fail.
 """
 
 import threading
@@ -20,8 +20,10 @@ PINS_MAX: Final = 100_000
 
 
 class DeletePins:
-    """The delete pins of one datanode, in memory only. docs/PROOFS.md explains why the pins may be
-    lost when the process ends."""
+    """The delete pins of one datanode, stored in memory only.
+
+    All pins are lost when the process ends. docs/PROOFS.md explains why this is safe.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,8 +32,11 @@ class DeletePins:
         self._deleting: set[ContainerId] = set()
 
     def pin(self, container_id: ContainerId, keep_s: float) -> None:
-        """Pin the replica for `keep_s` seconds. Raise UnavailableError(BUSY) if the replica is
-        being deleted, or if too many replicas are pinned."""
+        """Pin the replica of a container for `keep_s` seconds.
+
+        Raise UnavailableError(BUSY) if this datanode is deleting the replica, or if PINS_MAX
+        replicas are already pinned.
+        """
         with self._lock:
             now_s = self._clock.monotonic_s()
             if container_id in self._deleting:
@@ -53,8 +58,10 @@ class DeletePins:
 
     @contextmanager
     def deleting(self, container_id: ContainerId) -> Iterator[None]:
-        """Mark the replica as being deleted during the body, so that it cannot be pinned. Raise
-        UnavailableError(BUSY) if it is pinned."""
+        """Mark a replica as being deleted during the `with` block, so that it cannot be pinned.
+
+        Raise UnavailableError(BUSY) if the replica is pinned.
+        """
         with self._lock:
             left_s = self._until_s.get(container_id, 0.0) - self._clock.monotonic_s()
             if left_s > 0:

@@ -1,12 +1,13 @@
-"""Leases: the right to change one container, with one holder at a time.
+"""Leases: a thread must hold the lease of a container to change the container's replica.
 
-`agent/store/` has no locks of its own. Callers of functions that change a replica must hold the
-container's lease. A scan holds the lease only to begin and to commit. The change watch
-(`agent.scan.change_watch`) ignores file events while a lease with `writes_chunks` is held, and
-shortly after. A scan therefore takes its lease with `writes_chunks=False`.
+Only one thread at a time holds the lease of a container. `agent/store/` has no locks of its own, so
+the callers of its functions must hold the lease. A scan holds the lease only while it begins and
+while it commits. The change watch (`agent.scan.change_watch`) ignores file events while a lease
+with `writes_chunks` is held, and shortly afterwards. A scan writes no chunks. Therefore a scan
+takes its lease with `writes_chunks=False`, and the change watch continues to work.
 
-Leases are not re-entrant. A thread that requests the same lease twice has a bug, and fails at once
-instead of after a timeout.
+Leases are not re-entrant. A thread that requests a lease that it already holds has a bug. The
+request raises AssertionError at once instead of waiting for a timeout.
 """
 
 import threading
@@ -33,7 +34,7 @@ class _Holder:
 
 
 class ContainerLeases:
-    """Leases of all containers of this agent."""
+    """The leases of all containers of this agent."""
 
     def __init__(self, *, clock: Clock | None = None, waiters_max: int = WAITERS_MAX) -> None:
         self._clock = clock or SystemClock()
@@ -52,10 +53,11 @@ class ContainerLeases:
         *,
         writes_chunks: bool = True,
     ) -> Iterator[None]:
-        """Hold the container's lease during the body.
+        """Hold the container's lease during the `with` block.
 
         Raise UnavailableError(BUSY) if another thread does not release the lease within
-        `timeout_s`, or if too many threads are already waiting.
+        `timeout_s`, or if too many threads are already waiting. `writes_chunks` is False if the
+        caller changes no chunks.
         """
         self._acquire(container_id, timeout_s, writes_chunks)
         try:
@@ -67,11 +69,12 @@ class ContainerLeases:
     def share(
         self, container_id: ContainerId, timeout_s: float = TIMEOUT_S_DEFAULT
     ) -> Iterator[None]:
-        """Keep other threads from writing the container's chunks during the body, for example
-        during a copy.
+        """Prevent writes to the container's chunks during the `with` block, for example during a
+        copy.
 
-        Many threads may share a container at the same time, and a scan may begin and commit in that
-        time. Raise UnavailableError(BUSY) in the same cases as `hold`.
+        Many threads may share a container at the same time. A scan may begin and commit while a
+        container is shared. Raise UnavailableError(BUSY) if another thread holds the container's
+        lease for longer than `timeout_s`, or if too many threads are already waiting.
         """
         with self._changed:
             self._wait(container_id, timeout_s, lambda: container_id not in self._holders)
@@ -86,8 +89,10 @@ class ContainerLeases:
                 self._changed.notify_all()
 
     def is_shared(self, container_id: ContainerId) -> bool:
-        """Return whether a thread shares the container, for example to copy it. Writers of chunks
-        must then wait."""
+        """Return whether a thread shares the container (see `share`).
+
+        Threads that write chunks of the container must wait until no thread shares it.
+        """
         return container_id in self._shares
 
     def written_within(self, container_id: ContainerId, window_s: float) -> bool:

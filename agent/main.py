@@ -1,8 +1,8 @@
-"""The `suture-agent` program: construction, start and shutdown.
+"""The `suture-agent` program: startup, operation and shutdown of the agent.
 
-It loads the config, determines the identity (from the volumes, otherwise from the SCM), opens and
-recovers the store, and starts the server and the loops. At shutdown, it stops these in reverse
-order.
+The program loads the config and reads the datanode id from the volumes or, if they have none, from
+the SCM. Then it opens and recovers the store, and starts the server and the worker threads. At
+shutdown, it stops them in reverse order.
 """
 
 import os
@@ -62,7 +62,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 def security_of(config: AgentConfig) -> Security:
-    """Return this agent's credentials. Raise RefusedError if the certificates are invalid."""
+    """Load this agent's certificates and key from the files that the config names.
+
+    Raise RefusedError if the certificates are invalid.
+    """
     tls = config.tls
     files = None
     if tls.certificate is not None and tls.key is not None and tls.ca is not None:
@@ -87,12 +90,13 @@ def who_am_i(
     stop: StopRequest,
     certified_id: str = "",
 ) -> DatanodeIdentity | None:
-    """Return the identity of this datanode: that on the volumes, or a new one in the SCM's cluster.
+    """Return the datanode id and cluster id of this agent.
 
-    The first start waits for an SCM, because a volume is formatted for one cluster. Return None if
-    `stop` is set before an SCM answers. A new datanode gets the id in its certificate, or else a
-    random id. If no volume is readable, return the identity in the SCM's records (`known_at`),
-    because a host that lost its only disk must report the loss.
+    The ids are read from the volumes. If the volumes have no ids yet, the agent joins the SCM's
+    cluster. It uses the datanode id in its certificate, or a random id without a certificate. If no
+    volume is readable, the ids are read from the SCM's records (`known_at`), because a host that
+    lost its only disk must be able to report the loss. The function waits until an SCM answers, and
+    returns None if `stop` is set before that.
 
     Raise RefusedError if the certificate is for another datanode than the volumes, or if all
     volumes are empty although the SCM has records of replicas on them. Raise the disk's error if no
@@ -137,12 +141,12 @@ def known_at(
     certified_id: str,
     unreadable: SutureError,
 ) -> DatanodeIdentity:
-    """Return this agent's identity from the control plane's records, because no volume is readable.
+    """Return this agent's ids from the control plane's records, because no volume is readable.
 
     The record is found by the certificate's id or, without a certificate, by this agent's address.
-    If several records match, the one with the latest heartbeat is used. Without a certificate,
-    raise UnavailableError while that datanode sends heartbeats, because another host then has this
-    address. Raise `unreadable` if there is no record.
+    If several records match, the one with the latest heartbeat is used. Raise `unreadable` if no
+    record matches. Without a certificate, raise UnavailableError if the recorded datanode still
+    sends heartbeats, because the record then belongs to another process with the same address.
     """
     if not isinstance(scm, ScmClient):
         raise unreadable
@@ -169,9 +173,11 @@ def known_at(
 def cluster_at(
     scm: ScmClient | ExternalControlPlane, config: AgentConfig, certified_id: str
 ) -> str:
-    """Return the id of a control plane's cluster, which a new datanode joins. Raise
-    UnavailableError if the control plane does not answer, and RefusedError if the control plane has
-    records of replicas on this agent's volumes."""
+    """Return the id of the cluster that a new datanode joins, requested from its control plane.
+
+    Raise UnavailableError if the control plane does not answer. Raise RefusedError if the control
+    plane has records of replicas on this agent's volumes, although these volumes are empty.
+    """
     if not isinstance(scm, ScmClient):
         return scm.cluster_id()
     answer = scm.list_nodes(scm_pb2.ListNodesRequest())
@@ -180,8 +186,12 @@ def cluster_at(
 
 
 def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity) -> None:
-    """Raise RefusedError if an external control plane belongs to another cluster, or refuses this
-    agent. Skip control planes that do not answer."""
+    """Raise RefusedError if a control plane of another system, for example Ozone's SCM, refuses
+    this agent.
+
+    Also raise it if the control plane belongs to another cluster than this agent's volumes. Control
+    planes that do not answer are skipped.
+    """
     for leader in leaders:
         try:
             theirs = leader.cluster_id()
@@ -199,9 +209,12 @@ def check_leaders(leaders: Sequence[ExternalControlPlane], who: DatanodeIdentity
 def replicas_elsewhere(
     answer: scm_pb2.ListNodesResponse, config: AgentConfig, certified_id: str
 ) -> str:
-    """Describe a datanode that has this agent's id or address and, according to the control plane,
-    replicas. Return "" if there is none. An agent with empty volumes must not take the identity of
-    such a datanode."""
+    """Describe the datanode that, according to the control plane, has replicas and this agent's id
+    or address.
+
+    Return "" if there is no such datanode. An agent with empty volumes must not take over the
+    identity of such a datanode.
+    """
     address = config.node.advertise or config.node.listen
     for node in answer.nodes:
         is_us = node.datanode_id == certified_id or node.address == address
@@ -217,8 +230,11 @@ def replicas_elsewhere(
 def ozone_of(
     config: AgentConfig,
 ) -> tuple[Sequence[MakeServer], Sequence[ExternalControlPlane]]:
-    """Return functions that create the servers for Ozone, and the config's Ozone control planes.
-    Ozone's modules are imported only if the config uses them."""
+    """Return functions that create the servers for Ozone, and clients of Ozone's SCMs.
+
+    Both lists are empty if the config does not use Ozone. The modules in `ozone/` are then not
+    imported.
+    """
     theirs = ozone_scms(config.node.scm)
     if not (config.ozone.listen or theirs):
         return (), ()
@@ -268,7 +284,10 @@ def run(config_path: Path, stop: StopRequest) -> int:
 
 
 def reload(host: AgentProcess, supervisor: SystemdNotifier, config_path: Path) -> None:
-    """Reload the config, and apply its live options. If a file is invalid, change nothing."""
+    """Reload the config file and the certificates, and apply the options that need no restart.
+
+    If the config file is invalid, log a warning and keep all options.
+    """
     supervisor.reloading()
     host.security.reload()
     try:
@@ -354,7 +373,7 @@ def command(
 
 
 def main(stop: StopRequest | None = None) -> None:
-    """Run the command line until `stop` is set. If `stop` is None, wait for a signal to stop.
+    """Run the command line until `stop` is set. If `stop` is None, run until a signal arrives.
 
     Exit codes: 0 stopped as requested; 1 cannot start, or cannot finish running work; 64 usage.
     """

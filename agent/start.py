@@ -1,8 +1,8 @@
-"""Entry point of `suture-agent`: installs signal handlers first, then imports the agent.
+"""Entry point of `suture-agent`: installs the signal handlers before it imports the agent.
 
-The imports take seconds on a small host. Without handlers, SIGHUP during the imports would end the
-process. If the agent is process 1 of a container, SIGTERM would be lost, because the kernel drops
-signals that process 1 does not handle.
+The imports take seconds on a small host. Without a handler, SIGHUP during the imports would end the
+process. SIGTERM would be lost if the agent runs as process 1 of a container, because the kernel
+drops signals that process 1 does not handle.
 """
 
 from suture.runtime.standard_streams import open_standard_streams
@@ -11,7 +11,7 @@ from suture.runtime.umask import set_daemon_umask
 
 
 def main() -> None:
-    """Handle SIGTERM, SIGINT and SIGHUP from now on, then run the agent's command line."""
+    """Install handlers for SIGTERM, SIGINT and SIGHUP, then run the agent's command line."""
     open_standard_streams()
     set_daemon_umask()
     stop = StopRequest()

@@ -1,1 +1,1 @@
-"""Spark job that compares the checksums of all replicas of a cluster and plans reconciles."""
+"""Spark job that compares the checksums of all replicas of a cluster, and plans their repair."""

@@ -1,11 +1,12 @@
-"""Publishes the tables of a run to a catalog of the Spark session, such as Iceberg or Delta Lake.
+"""Publishes the result tables of a run to a catalog of the Spark session, such as Iceberg or Delta
+Lake.
 
     rows of a finished run ─► <catalog>.<namespace>.<table>
 
-A commit covers only one table. Therefore the run's row in `runs` is removed first and written last,
-as with files. Readers ignore the rows of a run without a row in `runs`. Publishing a run again
-replaces its rows. The session's configuration defines the catalogs, their formats and the location
-of their files.
+A commit changes only one table. Therefore, the row of the run in the table `runs` is deleted first
+and written last. Readers ignore rows of a run without a row in `runs`. If a run is published again,
+its rows are replaced. The configuration of the session defines the catalogs, the format of their
+tables, and the location of their files.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from spark_verify.sql_text import quoted, text, types_of
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The tables in a catalog namespace (`catalog.name`) to which runs are published."""
+    """The tables in one namespace of a catalog (`catalog.name`), to which runs are published."""
 
     spark: SparkSession
     namespace: str
@@ -32,8 +33,10 @@ class Catalog:
     """Format of the tables: `iceberg` or `delta`."""
 
     def publish(self, out: str, *, run_id: str, attempt: str) -> None:
-        """Create missing tables, and write the rows of a finished run. Raise Spark's errors
-        unchanged."""
+        """Create the tables that do not exist, and write the rows of a finished run to them.
+
+        Errors of Spark are not converted.
+        """
         self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quoted(self.namespace)}")
         for name in RESULTS:
             self.spark.sql(self._creation(name))
@@ -45,7 +48,7 @@ class Catalog:
     def withdraw(
         self, run_ids: Sequence[str], *, tables: Sequence[str] = tuple(RESULTS)[::-1]
     ) -> None:
-        """Delete the rows of these runs from all tables, starting with table `runs`."""
+        """Delete the rows of these runs from all tables, beginning with the table `runs`."""
         if not run_ids:
             return
         named = ", ".join(map(text, run_ids))
@@ -53,7 +56,7 @@ class Catalog:
             self.spark.sql(f"DELETE FROM {self._table(name)} WHERE run_id IN ({named})")  # noqa: S608 -- quoted
 
     def _replace(self, path: str, *, name: str, run_id: str) -> None:
-        """Replace the rows of a run in one table, in one commit."""
+        """Replace the rows of a run in one table by one commit."""
         rows = read_rows(self.spark, RESULTS[name].schema, path)
         named = rows.withColumn("run_id", f.lit(run_id))
         named.writeTo(self._table(name)).overwrite(f.col("run_id") == run_id)
@@ -78,7 +81,7 @@ class Catalog:
 
 
 def check_catalog(namespace: str) -> None:
-    """Raise FlagRefused if `namespace` is not `catalog.name`."""
+    """Raise FlagRefused if `namespace` does not have the form `catalog.name`."""
     if len(namespace.split(".")) < 2 or not all(namespace.split(".")):
         raise FlagRefused(
             f"invalid --catalog {namespace!r}: expected CATALOG.NAMESPACE",

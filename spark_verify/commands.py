@@ -1,4 +1,4 @@
-"""Runs the commands of `suture-verify`, and prints their results and errors."""
+"""Executes the commands of `suture-verify`, and prints their results and errors."""
 
 import json
 import time
@@ -24,7 +24,7 @@ from suture.runtime.exit_codes import ExitCode
 
 @contextmanager
 def printed_errors(*, as_json: bool) -> Iterator[None]:
-    """Run the body. If it fails, print the error and exit."""
+    """Catch an error of the `with` block, print it, and exit the process."""
     try:
         yield
     except FAILURES as error:
@@ -36,8 +36,10 @@ def printed_errors(*, as_json: bool) -> Iterator[None]:
 def verify_and_publish(
     request: VerifyRequest, keep: Mapping[str, int], catalog: str, kind: str, *, as_json: bool
 ) -> ExitCode:
-    """Verify, print the result, publish it to a catalog if given, and remove old runs. Return the
-    exit code."""
+    """Verify a snapshot and print the result. Return the exit code.
+
+    If `catalog` is set, also publish the result to this catalog. Then remove old runs.
+    """
     started_s = time.monotonic()
 
     def progress(text: str) -> None:
@@ -56,13 +58,15 @@ def verify_and_publish(
 
 
 def rules_of(place: str, master: str) -> dict[str, int]:
-    """Return the health rules in the manifest of the snapshot at `place`, a path or address. Return
-    an empty dict if `place` is empty."""
+    """Return the health rules in the manifest of a snapshot.
+
+    `place` is the path or address of the snapshot. If it is empty, return an empty dict.
+    """
     return read_manifest(_storage(address_of(place), master)).rules if place else {}
 
 
 def print_options(known: dict[str, dict[str, Any]], *, as_json: bool) -> None:
-    """Print the value and the source of each option, as a table or as JSON."""
+    """Print the value of each option, and where it was set, as a table or as JSON."""
     if as_json:
         typer.echo(json.dumps(versioned({"options": known})))
         return
@@ -71,23 +75,25 @@ def print_options(known: dict[str, dict[str, Any]], *, as_json: bool) -> None:
 
 
 def print_views(out: str, engine: str) -> None:
-    """Print SQL that creates views of the result tables in a directory."""
+    """Print SQL statements that create views of the result tables in a directory."""
     with printed_errors(as_json=False):
         for statement in views(address_of(out), engine):
             typer.echo(statement)
 
 
 def one_snapshot(snapshot: str, *, named: str, reports: str) -> str:
-    """Return the snapshot, given either as an argument or as an option. Raise FlagRefused if both
-    are given, or if neither a snapshot nor reports are given."""
+    """Return the snapshot, which is given as the argument `snapshot` or as the option `named`.
+
+    Raise FlagRefused if both are given. Also raise it if neither of them nor reports are given.
+    """
     if (snapshot and named) or not (snapshot or named or reports):
         raise FlagRefused("invalid input: expected one SNAPSHOT, --reports DIR, or both")
     return snapshot or named
 
 
 def _storage(address: str, master: str) -> Storage:
-    """Return access to the small files at an address. This starts Spark only if the address is
-    remote."""
+    """Return an object that reads the small files at an address. Spark is started only for a remote
+    address."""
     spark = None if is_local(address) else open_session(row_count=0, master=master)
     return storage_of(address, spark)
 
@@ -95,8 +101,10 @@ def _storage(address: str, master: str) -> Storage:
 def _published(
     request: VerifyRequest, result: VerifyResult, namespace: str, kind: str, progress: Progress
 ) -> Catalog:
-    """Write the rows of a run to a catalog, and return the catalog. Raise CatalogRefused if this
-    fails; the result in files stays complete."""
+    """Write the rows of a run to a catalog, and return the catalog.
+
+    Raise CatalogRefused if this fails. The result in files is complete in any case.
+    """
     progress(f"writing tables of {namespace}")
     try:
         row_count = int(result.summary["rows"]["replicas"])
@@ -118,8 +126,10 @@ def _remove_old(
     tables: Catalog | None,
     progress: Progress,
 ) -> None:
-    """Remove old runs from the result directory. If this fails, print the error; the result remains
-    valid."""
+    """Remove old runs from the result directory.
+
+    If this fails, print the error. The result of the current run remains valid.
+    """
     try:
         storage = _storage(result.out, request.master)
         old = old_runs(storage, asked=result.run_id, **keep)
@@ -152,5 +162,5 @@ def _say_result(result: VerifyResult, *, as_json: bool) -> None:
 
 
 def _tell(text: str, *, err: bool = False) -> None:
-    """Print one line, with control characters escaped."""
+    """Print one line. Control characters in the text are escaped."""
     typer.echo(printable(text), err=err)

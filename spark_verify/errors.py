@@ -1,4 +1,5 @@
-"""Errors of the Spark job, each with a stable code and a hint, and their text for the user."""
+"""Errors of the Spark job, and their descriptions for the user. Each error has a fixed code and a
+hint."""
 
 import re
 from typing import Final
@@ -9,17 +10,20 @@ from pyspark.errors import PySparkException
 from suture.errors import SutureError
 
 RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
-"""Pattern of the last line of a Python traceback, which has the class and the message of the
+"""Pattern of the last line of a Python traceback. The line has the class and the message of the
 error."""
 
 REASON_CHARACTERS_MAX: Final = 1500
-"""Maximum length of a library's message in output."""
+"""Maximum number of characters of a library's error message that are printed."""
 
 MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"
 
 
 class VerifyError(Exception):
-    """Base class of all errors; `code` is stable, `hint` tells the user what to do next."""
+    """Base class of all errors of the job.
+
+    `code` is the same in all versions. `hint` tells the user what to do next.
+    """
 
     code = "VERIFY_FAILED"
 
@@ -29,56 +33,61 @@ class VerifyError(Exception):
 
 
 class SnapshotRefused(VerifyError):
-    """Raised if a snapshot is rejected; nothing was written."""
+    """Raised if a snapshot cannot be used. Nothing was written."""
 
     code = "SNAPSHOT_REFUSED"
 
 
 class PathRefused(VerifyError):
-    """Raised if an address has no usable file system."""
+    """Raised if an address cannot be used, for example because its file system is not available."""
 
     code = "PLACE_REFUSED"
 
 
 class FlagRefused(VerifyError):
-    """Raised if the command line is invalid; the user must correct it."""
+    """Raised if the command line is invalid."""
 
     code = "OPTION_REFUSED"
 
 
 class SparkRefused(VerifyError):
-    """Raised if Spark does not start."""
+    """Raised if Spark cannot be started."""
 
     code = "SPARK_REFUSED"
 
 
 class WorkersApart(VerifyError):
-    """Raised if the driver cannot find files that workers wrote. The run then remains
-    unfinished."""
+    """Raised if the driver does not find the files that the workers have written.
+
+    The run is then incomplete.
+    """
 
     code = "WORKERS_APART"
 
 
 class CatalogRefused(VerifyError):
-    """Raised if a catalog rejects the tables of a run. The result in files is complete
-    nevertheless."""
+    """Raised if the tables of a run cannot be written to a catalog. The result in files is
+    complete."""
 
     code = "CATALOG_REFUSED"
 
 
 class RunConflict(VerifyError):
-    """Raised if a run with the same id exists, but with other input or options."""
+    """Raised if a run with the same id but other input or options exists."""
 
     code = "RUN_CONFLICT"
 
 
 FAILURES: Final = (VerifyError, SutureError, OSError, MemoryError, PySparkException, Py4JError)
-"""Exceptions of a run that are reported in one line. PySpark passes on some errors of Java."""
+"""Exceptions that are reported to the user in one line. PySpark does not convert all errors of
+Java."""
 
 
 def describe_error(error: Exception) -> str:
-    """Return a one-line description of an error. If a task in Java or Python failed, this is the
-    message of the innermost cause, not that of the failed call."""
+    """Return a description of an error in one line.
+
+    If a task of Spark has failed, the description is the message of the innermost cause.
+    """
     if isinstance(error, MemoryError):
         return ": ".join(filter(None, ["too little memory", str(error).partition("\n")[0]]))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]

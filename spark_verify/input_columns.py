@@ -1,7 +1,7 @@
-"""Declares the columns and limits of the job's input.
+"""The columns and the limits of the input of the job.
 
-Spark has no unsigned 64-bit integer, so roots and tombstone checksums are stored as signed longs
-with the same 64 bits (two's complement). They are only ever compared for equality.
+Spark has no unsigned 64-bit integers. Therefore, roots and tombstone checksums are stored as signed
+integers with the same 64 bits (two's complement). They are only compared for equality.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,8 @@ import pyarrow as pa
 from health.tables import report_columns, snapshot_columns
 
 AHEAD_MAX_MS: Final = 3_600_000
-"""Maximum difference by which a time may be in the future: clocks may differ by up to an hour."""
+"""Maximum number of milliseconds by which a time may be in the future. Clocks may differ by an
+hour."""
 
 
 KINDS: Final[dict[str, pa.DataType]] = {
@@ -24,7 +25,7 @@ KINDS: Final[dict[str, pa.DataType]] = {
 
 
 def schema_of(text: str) -> pa.Schema:
-    """Return the schema of columns written as `name kind, ...`."""
+    """Return the schema for a text of the form `name kind, name kind, ...`."""
     return pa.schema([(name, KINDS[kind]) for name, kind in map(str.split, text.split(","))])
 
 
@@ -33,10 +34,10 @@ def _schema(columns: Iterable[snapshot_columns.Column]) -> pa.Schema:
 
 
 TABLES: Final = {name: _schema(columns) for name, columns in snapshot_columns.TABLES.items()}
-"""The input tables by name. Each is a directory of Parquet files."""
+"""Schemas of the input tables by name. Each table is a directory of Parquet files."""
 
 REPORT: Final = _schema(report_columns.REPORT)
-"""Columns of a datanode's report, the other input. Each report is one file."""
+"""Columns of a datanode's report, which is the other kind of input. Each report is one file."""
 
 NOT_JUDGED: Final = (
     *("snapshot_id", "state_since_ms", "tree_generation", "data_scan_at_ms", "reported_at_ms"),
@@ -47,4 +48,4 @@ CASE: Final = {
     name: pa.schema([column for column in TABLES[name] if column.name not in NOT_JUDGED])
     for name in ("containers", "replicas", "pending_ops")
 }
-"""The tables whose rows belong to a container, with only the columns that the judge needs."""
+"""Schemas of the tables with rows about containers, with only the columns that `health/` needs."""

@@ -1,4 +1,4 @@
-"""Command line `suture-verify`: verifies a snapshot and writes health, a plan and a report.
+"""Command line `suture-verify`: verifies a snapshot, and writes health, a plan and a report.
 
     suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
     suture-verify --reports DIR [--snapshot SNAPSHOT] --out DIR
@@ -9,11 +9,12 @@
 Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed (nothing was written), 64 wrong command
 line, 130 stopped by Ctrl-C.
 
-If a run with the same snapshot, nodes, rules and version is finished, its result is returned
-without computing it again. If the run id belongs to a run with other input, the job fails (exit
-code 1).
+If a finished run has the same snapshot, nodes, rules and version of the job, its result is returned
+without a new computation. If the run id belongs to a run with other input, the job fails with exit
+code 1.
 
-`--help` and `--version` need no Spark: each command imports `commands` when it runs.
+`--help` and `--version` do not need Spark, because each command imports `commands` only when it
+runs.
 """
 
 import sys
@@ -34,8 +35,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def _number(name: str, text: str, *names: str, metavar: str = "N") -> Any:
-    """Return a command-line flag for a number of VerifyOptions, with its bounds. The default is
-    that of a file or the snapshot."""
+    """Return a command-line option for a number in VerifyOptions, with the bounds of this number.
+
+    If the option is not given, the value of the options file or of the snapshot is used.
+    """
     bounds = VerifyOptions.model_json_schema()["properties"][name]
     low, high = bounds["minimum"], bounds["maximum"]
     return option(metavar, text, *names, min=low, max=high, show_default=FROM_OPTIONS)
@@ -156,7 +159,7 @@ def views_command(
 
 
 def main() -> None:
-    """Run the command; exit with 64, not typer's 2, on a usage error."""
+    """Run the command line. Exit with code 64 on a usage error, in place of typer's code 2."""
     try:
         if sys.argv[1:2] == [VIEWS]:
             views_app(sys.argv[2:], prog_name=f"suture-verify {VIEWS}")

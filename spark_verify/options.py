@@ -1,8 +1,8 @@
-"""Declares the options of a verification: rules, limits and sizes, by flag or file.
+"""The options of a verification: health rules, limits and sizes, set by flags or in a file.
 
     flag  >  file  >  the control plane's value in the snapshot  >  default
 
-A file is TOML with names of `VerifyOptions` at the top level; an unknown name is an error.
+The file is TOML, with names of `VerifyOptions` at the top level. An unknown name is an error.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ Shards = Annotated[Count, Field(ge=1, le=31)]
 
 
 class VerifyOptions(ConfigSection):
-    """The options of a verification. The first fields are parameters of `health.rules.Rules`."""
+    """The options of a verification. The first options are parameters of `health.rules.Rules`."""
 
     maintenance_min: Replicas = Field(2, description="replicas that stay online in maintenance")
     ec_redundancy: Count = Field(
@@ -49,8 +49,10 @@ class VerifyOptions(ConfigSection):
 
     @classmethod
     def of(cls, flags: Mapping[str, int | None], file: Path | None) -> "VerifyOptions":
-        """Return the options: from `flags` (None = not given), otherwise from the file. Raise
-        RefusedError if the file is unreadable, or has an unknown name or an invalid value."""
+        """Return the options from `flags`, and from the file for all flags that are None.
+
+        Raise RefusedError if the file cannot be read, has an unknown name, or has an invalid value.
+        """
         given = {name: value for name, value in flags.items() if value is not None}
         if file is None:
             return cls(**given)
@@ -65,19 +67,22 @@ class VerifyOptions(ConfigSection):
 
     @property
     def own_rules(self) -> dict[str, int]:
-        """The values of the health rules that a flag or the options file has set, by name."""
+        """Values of the health rules that are set by a flag or in the options file, by name."""
         return self.model_dump(include=RULES & self.model_fields_set)
 
     @property
     def assumed(self) -> dict[str, int]:
-        """The replication that is assumed for all containers if only reports are compared, because
-        reports do not contain it."""
+        """Replication that is assumed for all containers if there is no snapshot.
+
+        In this case, only reports of datanodes are compared, and reports do not contain the
+        replication.
+        """
         return self.model_dump(include={"replication_factor", "ec_data", "ec_parity"})
 
     def explained(
         self, flags: Mapping[str, int | None], snapshot_rules: Mapping[str, int]
     ) -> dict[str, dict[str, Any]]:
-        """Return the value, source and meaning of every option, by name."""
+        """Return the value, the source and the meaning of every option, by name."""
         found = {}
         own = self.model_dump(exclude_unset=True)
         for name, field in type(self).model_fields.items():

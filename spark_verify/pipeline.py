@@ -1,10 +1,10 @@
-"""Runs one verification, from a snapshot to a finished result.
+"""Executes one verification, from a snapshot to a finished result.
 
     snapshot ─► checked ─► judged ─► tables of the result, written ─► read back and counted
                                                                           │
              summary.json, report.html, manifest.json, runs/, _SUCCESS ◄──┘
 
-Until the last file is written, readers ignore the rows (see `spark_verify.runs`).
+Readers ignore the rows of a run until its last file is written (see `spark_verify.runs`).
 """
 
 import json
@@ -50,52 +50,55 @@ WRITE_OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """A request to verify a snapshot, reports, or both, and the directory of the result."""
+    """A request to verify a snapshot, the reports of datanodes, or both, and to write the
+    result."""
 
     snapshot: str
-    """Path or address; "" if only reports are compared."""
+    """Path or address of the snapshot; "" if there are only reports."""
     out: Path | str
     run_id: str = ""
     master: str = ""
     changed_nodes: tuple[str, ...] = ()
-    """If not empty, only containers with a replica on one of these nodes are verified."""
+    """If this is not empty, only containers with a replica on one of these datanodes are
+    verified."""
     reports: str = ""
-    """Directory of datanode reports, whose replicas replace those of the snapshot."""
+    """Directory of the datanodes' reports. Their replicas are used instead of those in the
+    snapshot."""
     options: VerifyOptions = field(default_factory=VerifyOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """The location and the summary of a finished run."""
+    """The summary of a finished run, and the location of its files."""
 
     out: str
-    """Directory of the results, in canonical form."""
+    """Directory of all results, as a canonical path or address."""
     attempt: str
     summary: dict[str, Any]
 
     @property
     def run_id(self) -> str:
-        """The id of the run."""
+        """Id of the run."""
         return str(self.summary["run_id"])
 
     @property
     def address(self) -> str:
-        """Path or address of the run's texts."""
+        """Path or address of the directory with the reports of the run."""
         return f"{self.out}/{runs.RUN}{self.run_id}"
 
     @property
     def directory(self) -> Path:
-        """Local directory of the run's texts."""
+        """Local directory with the reports of the run."""
         return Path(self.address)
 
     def table(self, name: str) -> Path:
-        """Return the local directory with the run's rows of a table."""
+        """Return the local directory with the rows of this run in a table."""
         return Path(runs.table_of(self.out, name, run_id=self.run_id, attempt=self.attempt))
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationRun:
-    """A verification run in progress: its request, its inputs, and the duration of each stage."""
+    """A running verification: its request, its inputs, and the durations of its stages."""
 
     spark: SparkSession
     request: VerifyRequest
@@ -109,7 +112,7 @@ class VerificationRun:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def materialize(self, name: str, rows: DataFrame) -> DataFrame:
-        """Write rows as files of the attempt; return the rows read from these files."""
+        """Write rows to files of this attempt. Return the same rows, read from these files."""
         address = f"{self.attempt.work}/{name}"
         write(address, rows)
         kept = parquet_reader(self.spark).schema(rows.schema).parquet(spark_path(address))
@@ -119,7 +122,8 @@ class VerificationRun:
 
     @contextmanager
     def phase(self, name: str, text: str) -> Iterator[None]:
-        """Report a phase to the caller and to Spark, and record its duration."""
+        """Report the beginning of a phase to the caller and to Spark, and record how long the phase
+        takes."""
         self.progress.say(text)
         self.progress.begin(text)
         started_s = time.monotonic()
@@ -128,11 +132,11 @@ class VerificationRun:
 
 
 def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> VerifyResult:
-    """Verify a snapshot and write the result to `out/run_id=<run_id>`.
+    """Verify a snapshot, and write the result to `out/run_id=<run_id>`.
 
-    If a finished run has the same input, return its result unchanged. Raise SnapshotRefused if the
-    snapshot is rejected, and RunConflict if the run id belongs to a run with other input. After an
-    error there is no finished run.
+    If a finished run has the same input, return its result. Raise SnapshotRefused if the snapshot
+    is invalid. Raise RunConflict if the run id belongs to a run with other input. After an error,
+    the run does not count as finished.
     """
     named = (request.snapshot, request.reports)
     source, place = (address_of(one) if one else "" for one in named)
@@ -169,14 +173,17 @@ def verify(request: VerifyRequest, progress: Progress = lambda _: None) -> Verif
 
 
 def _result(attempt: runs.Attempt, inputs: Mapping[str, Any]) -> VerifyResult | None:
-    """Return the result of the run; None if no attempt has finished it."""
+    """Return the result of this run. Return None if no attempt has finished the run."""
     summary = runs.finished(attempt.storage, attempt.run_id, inputs)
     name = runs.attempt_of(attempt.storage, attempt.run_id)
     return VerifyResult(attempt.storage.address, name, summary) if summary and name else None
 
 
 def _done(run: VerificationRun) -> VerifyResult:
-    """Execute a run, commit its result and return the result."""
+    """Execute a run, commit its result, and return the result.
+
+    If another process has finished the same run meanwhile, return the result of that process.
+    """
     attempt = run.attempt
     runs.remove_left(attempt.storage)
     try:
@@ -212,7 +219,7 @@ def _run(run: VerificationRun) -> dict[str, Any]:
 
 
 def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
-    """Return the validated input, and the rows of `disagreement/`."""
+    """Return the validated input, and the rows of the table `disagreement/`."""
     manifest, request, reports = run.manifest, run.request, run.reports
     snapshot = reports.snapshot if reports else open_snapshot(run.spark, run.source)
     differing = local_rows(run.spark, RESULTS["disagreement"].schema, [])
@@ -236,8 +243,10 @@ def _opened(run: VerificationRun) -> tuple[Inputs, DataFrame]:
 
 
 def _before(run: VerificationRun, previous: runs.RunSummary | None) -> DataFrame | None:
-    """Return the previous run's rows of `divergent/`; None if there is no previous run or it cannot
-    be read."""
+    """Return the rows of the table `divergent/` of the previous run.
+
+    Return None if there is no previous run, or if its rows cannot be read.
+    """
     if previous is None:
         return None
     try:
@@ -251,8 +260,9 @@ def _before(run: VerificationRun, previous: runs.RunSummary | None) -> DataFrame
 def _write_tables(
     run: VerificationRun, judged: JudgedContainers, before: DataFrame | None, differing: DataFrame
 ) -> tuple[dict[str, DataFrame], list[dict[str, Any]]]:
-    """Write the rows of all tables except `runs`. Return the tables, read back from their files,
-    and the rows of `volumes/`.
+    """Write the rows of all tables except for `runs`.
+
+    Return the tables, as read from the written files, and the rows of the table `volumes/`.
     """
     tables: dict[str, DataFrame] = {}
     snapshot_id, at_ms = run.manifest.snapshot_id, run.manifest.as_of_ms
@@ -280,7 +290,7 @@ def _write_tables(
 
 
 def write(address: str, rows: DataFrame) -> None:
-    """Write rows as a directory of Parquet files."""
+    """Write rows to a directory of Parquet files."""
     rows.write.options(**WRITE_OPTIONS).mode("overwrite").parquet(spark_path(address))
 
 
@@ -291,7 +301,7 @@ def _conclude(
     volumes: list[dict[str, Any]],
     previous: runs.RunSummary | None,
 ) -> dict[str, Any]:
-    """Return the summary of the run, computed from its written tables."""
+    """Compute the summary of a run from the tables that it has written."""
     manifest, inputs = run.manifest, judged.inputs
     votes = [row.asDict() for row in tables["votes"].collect()]
     kinds = counting.count_kinds(tables["health"])
@@ -341,15 +351,17 @@ def _conclude(
 def _check_written(
     run: VerificationRun, judged: JudgedContainers, written: Mapping[str, int]
 ) -> None:
-    """Raise WorkersApart if rows are missing in the written tables. This happens if workers write
-    to their own disks instead of a shared directory."""
+    """Raise WorkersApart if the driver does not find all rows that the workers have written.
+
+    This happens if the workers write to their own disks instead of a shared directory.
+    """
     for name, count in judged.counts.items():
         if written[name] != count:
             raise apart(run, f"table {name}/ has {written[name]} rows, {count} were written")
 
 
 def apart(run: VerificationRun, fact: str) -> WorkersApart:
-    """Return the error for rows that workers wrote and that the driver cannot find."""
+    """Return the error for rows that the workers have written and that the driver does not find."""
     return WorkersApart(
         f"workers do not see {run.attempt.storage.address}: {fact}",
         hint="use a shared directory or an object store",
@@ -357,7 +369,8 @@ def apart(run: VerificationRun, fact: str) -> WorkersApart:
 
 
 def _commit(run: VerificationRun, summary: dict[str, Any]) -> None:
-    """Commit the attempt as the finished run."""
+    """Write the reports, the row in the table `runs`, and the file _SUCCESS, which finishes the
+    run."""
     attempt, storage = run.attempt, run.attempt.storage
     run.progress.begin("writing runs/")
     told = {name: summary[name] for name in ("run_id", *runs.IDENTITY, "changed_nodes", "reports")}

@@ -1,10 +1,10 @@
-"""Declares the tables that the job writes: columns, types and meanings.
+"""The tables that the job writes: their columns, types and meanings.
 
     out/<table>/run_id=<id>/attempt=<id>/part-….parquet     rows of a run
     out/runs/run_id=<id>/part-….parquet                     the run's row, written last
 
-SQL engines read the directory names as columns. A run is complete if `runs` has its row, which
-names the attempt whose rows belong to the run.
+SQL engines read the names of the directories as columns. A run is complete if the table `runs` has
+its row. This row names the attempt whose rows are valid.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ RUNS: Final = "runs"
 
 @dataclass(frozen=True, slots=True)
 class ResultTable:
-    """A table of the result: its contents, its columns and their meanings."""
+    """A table of the result: its meaning, its columns, and their meanings."""
 
     meaning: str
     schema: pa.Schema
@@ -28,8 +28,10 @@ class ResultTable:
 
 
 def _table(meaning: str, text: str, **structs: pa.Schema) -> ResultTable:
-    """Return a table from lines `name type meaning`. `*` marks a list. `structs` defines additional
-    types by name."""
+    """Return a table that is declared by lines of the form `name type meaning`.
+
+    A `*` after the type marks a list. `structs` has additional types by name.
+    """
     kinds = KINDS | {name: pa.struct(list(own)) for name, own in structs.items()}
     fields, meanings = [], []
     for line in filter(str.strip, text.splitlines()):
@@ -48,11 +50,14 @@ NOT_COMPARED: Final = (
     *("settled_root", "is_barred", "is_hopeful", "data_scan_at_ms", "reported_at_ms"),
 )
 COMPARED: Final = pa.schema([c for c in TABLES["replicas"] if c.name not in NOT_COMPARED])
-"""Replica columns that are compared."""
+"""Columns of a replica that are compared between its report and its record in the SCM."""
 
 
 AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
-"""Upper limits in days of the age classes of full scans; "earlier" and "never" follow."""
+"""Upper limits, in days, of the classes by which the ages of full scans are counted.
+
+The classes "earlier" and "never" follow.
+"""
 
 _AGES: Final = "\n".join(
     f"verified_{high}d long replicas whose last full scan is {low} to {high} days old"
@@ -205,16 +210,19 @@ RESULTS: Final = {
         """,
     ),
 }
-"""All result tables in the order of publication; `runs` confirms that the others are complete."""
+"""All result tables in the order in which they are published.
+
+`runs` is last; its row confirms that the rows of the other tables are complete.
+"""
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
-"""Lifetime of a plan in milliseconds. The control plane must not act on an older plan."""
+"""Lifetime of a plan in milliseconds. The SCM does not execute an older plan."""
 
 STAMP: Final = ("snapshot_id", "as_of_ms", "expires_at_ms")
-"""Columns that are the same in all rows of a run."""
+"""Columns that have the same value in all rows of a run."""
 
 JUDGED: Final = {
     name: pa.schema([field for field in RESULTS[name].schema if field.name not in STAMP])
     for name in ("health", "replica_class", "divergent", "plan")
 }
-"""The tables that the judge fills, without the columns of STAMP."""
+"""Schemas of the tables whose rows `health/` computes, without the columns of STAMP."""

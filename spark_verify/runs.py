@@ -1,18 +1,19 @@
-"""Names runs, finds a finished run for the same input, and manages the files of an attempt.
+"""Names runs, finds finished runs with the same input, and manages the files of attempts.
 
     out/<table>/run_id=<id>/attempt=<hex>/   rows of a run; a table holds those of all runs
     out/runs/run_id=<id>/                    a row that names the attempt whose rows are the run
     out/run_id=<id>/                         texts of a run, which is finished if _SUCCESS exists
     out/.attempt=<hex>/                      intermediate rows, removed when the attempt ends
 
-Spark's committers write the tables. Each attempt writes into its own directories, so the tasks of a
-killed attempt, or of another process with the same run, change nothing that readers see. When all
-tables are complete, the texts are written, then the row of `runs`, and _SUCCESS last. No file is
-renamed or locked, so this works on local disks, HDFS and object stores.
+Spark's committers write the tables. Each attempt writes to its own directories. Therefore, readers
+never see the files of a killed attempt, or of another process that executes the same run. When all
+tables are complete, the texts are written, then the row in `runs`, and finally _SUCCESS. No file is
+renamed or locked, so that this works on local disks, HDFS and object stores.
 
-A run is identified by its id, and its input is recorded: the snapshot, the nodes, the rules and the
-version of the job. A finished run is returned again only for the same input. For other input its
-result would be wrong, because it may report unchecked containers as clean.
+A run is identified by its id. Its input is recorded: the snapshot, the nodes, the rules, and the
+version of the job. The result of a finished run is returned again only for the same input. For
+other input, the result would be wrong, because it could report containers as clean that were not
+checked.
 """
 
 import hashlib
@@ -39,22 +40,21 @@ from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.storage import Storage
 
 RUN: Final = "run_id="
-"""Prefix of the name of a run's directory."""
+"""Prefix of the name of the directory of a run."""
 
 SUCCESS: Final = "_SUCCESS"
 ATTEMPT_DIRECTORY: Final = "attempt="
 WORK: Final = ".attempt="
-"""Prefix of the name of the hidden directory of an attempt in progress."""
+"""Prefix of the name of the hidden directory of a running attempt."""
 
 
 RUN_ID_CHARS_MAX: Final = 128
-"""Maximum length of a run id, which the control plane accepts in a plan."""
+"""Maximum length of a run id. The SCM accepts no longer run id in a plan."""
 
 DAY_MS: Final = 86_400_000
 
 LEFT_MS: Final = DAY_MS
-"""Time in milliseconds after the last written file of an attempt, after which the attempt counts as
-killed."""
+"""Number of milliseconds without a written file, after which an attempt counts as killed."""
 
 IDENTITY: Final = ("snapshot_id", "cluster_id", "as_of_ms", "term", "rows")
 """Fields of a manifest that identify the snapshot."""
@@ -64,7 +64,7 @@ PACKAGES: Final = (
     *("spark_verify", "spark_verify.frames", "spark_verify.report", "spark_verify.snapshot"),
     "spark_verify.tasks",
 )
-"""Packages whose code determines a result."""
+"""Packages whose code affects the result of a run."""
 
 
 def run_id_of(
@@ -73,10 +73,10 @@ def run_id_of(
     changed_nodes: Sequence[str],
     reports: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the given run id, or one derived from the input and the changed nodes.
+    """Return the run id `given`, or an id that is computed from the input and the changed nodes.
 
-    If the id is too long or no valid directory name, raise FlagRefused (given id) or RunConflict
-    (derived id).
+    If the id is too long or is not a valid name of a directory, raise FlagRefused for a given id,
+    and RunConflict for a computed id.
     """
     run_id = given or manifest.snapshot_id
     if reports and not given and not run_id.endswith(reports["key"]):
@@ -101,8 +101,8 @@ def inputs_of(
     options: VerifyOptions,
     reports: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return everything that determines a result, in the form in which the run's summary records
-    it."""
+    """Return all values on which a result depends, as they are recorded in the summary of the
+    run."""
     own = options.own_rules
     return {
         **{name: getattr(manifest, name) for name in IDENTITY},
@@ -118,7 +118,7 @@ def inputs_of(
 
 
 def sources() -> Iterator[tuple[str, bytes]]:
-    """Yield the path and content of each source file of the job and of the judge."""
+    """Yield the path and the content of each source file of the job and of `health/`."""
     for package in PACKAGES:
         files = resources.files(package).iterdir()  # also works in a zip, under spark-submit
         for file in sorted(files, key=lambda file: file.name):
@@ -128,8 +128,10 @@ def sources() -> Iterator[tuple[str, bytes]]:
 
 @cache
 def code_checksum() -> str:
-    """Return a checksum of the source code of the job and the judge, because other code may give
-    another result."""
+    """Return a checksum of the source code of the job and of `health/`.
+
+    The checksum is part of the recorded input, because other code may compute another result.
+    """
     checksum = hashlib.sha256()
     for name, content in sources():
         checksum.update(name.encode() + b"\0" + content)
@@ -138,28 +140,28 @@ def code_checksum() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt at a run, while it is written."""
+    """A running attempt to execute a run."""
 
     storage: Storage
     run_id: str
     name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def table(self, name: str) -> str:
-        """Return the directory with this attempt's rows of a table."""
+        """Return the directory of the rows that this attempt writes to a table."""
         return table_of(self.storage.address, name, run_id=self.run_id, attempt=self.name)
 
     @property
     def work(self) -> str:
-        """Directory of the attempt's intermediate files, which nothing else reads."""
+        """Directory of the intermediate files of the attempt. No other process reads them."""
         return f"{self.storage.address}/{WORK}{self.name}"
 
     def end(self) -> None:
-        """Remove the attempt's intermediate files. Ignore errors."""
+        """Remove the intermediate files of the attempt. Errors are ignored."""
         with suppress(OSError):
             self.storage.delete(f"{WORK}{self.name}")
 
     def abandon(self) -> None:
-        """Remove all rows that the attempt has written. Ignore errors."""
+        """Remove all rows and files that the attempt has written. Errors are ignored."""
         self.end()
         for name in RESULTS:
             if name != RUNS:
@@ -168,13 +170,13 @@ class Attempt:
 
 
 def table_of(out: str, name: str, *, run_id: str, attempt: str) -> str:
-    """Return the directory with a run's rows of a table."""
+    """Return the directory with the rows of one attempt of a run in a table."""
     directory = f"{out}/{name}/{RUN}{run_id}"
     return directory if name == RUNS else f"{directory}/{ATTEMPT_DIRECTORY}{attempt}"
 
 
 class RunSummary(BaseModel):
-    """The fields of a finished run's summary that later runs use."""
+    """The fields in the summary of a finished run that later runs use."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -191,9 +193,9 @@ class RunSummary(BaseModel):
 
 
 def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the summary of a run; None if the run is not finished.
+    """Return the summary of a run. Return None if the run is not finished.
 
-    Raise RunConflict if the run's recorded inputs differ from `inputs`, or cannot be read.
+    Raise RunConflict if the recorded inputs of the run cannot be read, or differ from `inputs`.
     """
     if attempt_of(storage, run_id) is None:
         return None
@@ -216,7 +218,7 @@ def finished(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> dict[s
 
 
 def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested inputs as one level, with names such as `rules.maintenance_min`."""
+    """Return nested inputs as one dictionary, with keys such as `rules.maintenance_min`."""
     flat: dict[str, Any] = {}
     for name, value in inputs.items():
         inner = value if isinstance(value, dict) else {}
@@ -225,8 +227,8 @@ def _flat(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attempt_of(storage: Storage, run_id: str) -> str | None:
-    """Return the id of the attempt that wrote the valid rows of a finished run. Return None if the
-    run is not finished."""
+    """Return the id of the attempt that has finished a run. Return None if the run is not
+    finished."""
     try:
         return storage.read_text(f"{RUN}{run_id}/{SUCCESS}").strip()
     except FileNotFoundError:
@@ -234,13 +236,13 @@ def attempt_of(storage: Storage, run_id: str) -> str | None:
 
 
 def finished_runs(storage: Storage) -> list[str]:
-    """Return the ids of the finished runs in a directory of results."""
+    """Return the ids of all finished runs in a directory of results."""
     ids = [name.removeprefix(RUN) for name in storage.listed() if name.startswith(RUN)]
     return [run_id for run_id in ids if attempt_of(storage, run_id) is not None]
 
 
 def finished_summaries(storage: Storage) -> list[RunSummary]:
-    """Return the summaries of the finished runs, without those that are damaged."""
+    """Return the summaries of all finished runs. Summaries that cannot be read are omitted."""
     found = []
     for run_id in finished_runs(storage):
         with suppress(ValidationError):
@@ -250,7 +252,7 @@ def finished_summaries(storage: Storage) -> list[RunSummary]:
 
 
 def read_summary(storage: Storage, run_id: str) -> dict[str, Any]:
-    """Return the summary of a run; empty if it is missing or damaged."""
+    """Return the summary of a run. Return an empty dict if it is missing or damaged."""
     try:
         summary = json.loads(storage.read_text(f"{RUN}{run_id}/summary.json"))
     except (OSError, ValueError):
@@ -259,8 +261,10 @@ def read_summary(storage: Storage, run_id: str) -> dict[str, Any]:
 
 
 def remove_run(storage: Storage, run_id: str) -> None:
-    """Remove a finished run. Its _SUCCESS file is removed first, so that readers never use an
-    incomplete run."""
+    """Remove a finished run.
+
+    Its file _SUCCESS is removed first, so that readers never use an incomplete run.
+    """
     name = f"{RUN}{run_id}"
     storage.delete(f"{name}/{SUCCESS}")
     for table in reversed(RESULTS):
@@ -269,8 +273,10 @@ def remove_run(storage: Storage, run_id: str) -> None:
 
 
 def remove_left(storage: Storage, now_ms: int = 0) -> None:
-    """Remove the rows of killed attempts. An attempt counts as killed if it has written no file for
-    a day."""
+    """Remove the files of killed attempts.
+
+    An attempt counts as killed if it has written no file for a day.
+    """
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
     directories = [name for name in storage.listed() if name.startswith(WORK)]
     tables = [name for name in RESULTS if name != RUNS]
@@ -288,12 +294,12 @@ def remove_left(storage: Storage, now_ms: int = 0) -> None:
 def runs_to_remove(
     runs: Iterable[RunSummary], *, keep_runs: int, keep_days: int, now_ms: int
 ) -> list[str]:
-    """Return the ids of the runs to remove, oldest first; none if `keep_runs` and `keep_days` are
-    0.
+    """Return the ids of the runs to remove, oldest first.
 
     A run is kept if it is one of the `keep_runs` newest runs of its cluster, or if its snapshot is
-    at most `keep_days` old. Partial runs are counted separately, so that many of them do not
-    displace full runs. The latest full run is never removed.
+    at most `keep_days` days old. Partial runs are counted separately, so that they do not replace
+    full runs. The latest full run is always kept. If `keep_runs` and `keep_days` are 0, all runs
+    are kept.
     """
     kinds: dict[tuple[str, bool], list[RunSummary]] = defaultdict(list)
     order = sorted(runs, key=lambda run: (run.as_of_ms, run.run_id))
@@ -314,7 +320,7 @@ def runs_to_remove(
 def old_runs(storage: Storage, *, keep_runs: int, keep_days: int, asked: str = "") -> list[str]:
     """Return the ids of the runs to remove from a directory of results, oldest first.
 
-    Runs that cannot be read are kept. `asked`, the run that the caller requested, is also kept.
+    Runs that cannot be read are kept. `asked`, the run that the caller has requested, is also kept.
     """
     now_ms = time.time_ns() // 1_000_000
     runs = finished_summaries(storage)

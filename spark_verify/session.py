@@ -1,6 +1,7 @@
-"""Opens the Spark session: by default a local session with little output, otherwise the given one.
+"""Opens the Spark session: by default a local session with little output, otherwise a given
+session.
 
-The job uses only features of Spark Connect: no RDD, no SparkContext.
+The job uses only features that Spark Connect supports, and therefore no RDD and no SparkContext.
 """
 
 import atexit
@@ -38,10 +39,12 @@ HINTS: Final = {
         "ip address add 127.0.0.1/8 dev lo"
     ),
 }
-"""Hints for a failed start. Each key is a pattern for the message of Java or the shell."""
+"""Hints for the user if Spark does not start. Each key is a pattern for the error text of Java or
+the shell."""
 
 ROWS_PER_PARTITION: Final = 500_000
-"""Rows per shuffle partition: few enough to aggregate in memory."""
+"""Number of rows per shuffle partition, which is small enough to aggregate a partition in
+memory."""
 
 ON_WORKERS: Final = {
     # KiB that Arrow's allocator reserves. Its default, 1 GiB of address space, may be the whole
@@ -51,7 +54,8 @@ ON_WORKERS: Final = {
 """Settings of a session whose tasks run on other machines."""
 
 SMALL_ROWS: Final = 200_000
-"""The maximum number of rows of a small run. The JVM of a small run has no second (C2) compiler."""
+"""Maximum number of rows of a small run. The JVM of a small run does not use the second (C2)
+compiler."""
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
@@ -61,24 +65,27 @@ QUICK_START: Final = (
     # Do not verify the ten thousand classes of Spark's installation at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""JVM options for a run of a few seconds, most of which loads and compiles classes."""
+"""JVM options for a run of a few seconds, which mostly loads and compiles classes."""
 
 THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
-"""JVM options for millions of rows. The parallel collector has less overhead; its long pauses do
-not matter in a batch job. The second option lets the JVM compile very long methods, such as those
-of Spark's generated code."""
+"""JVM options for a run with millions of rows.
+
+The parallel garbage collector has less overhead, and its long pauses do not matter in a batch job.
+The second option lets the JVM compile very long methods, such as the methods that Spark generates.
+"""
 
 LARGE_ROWS: Final = 10_000_000
-"""Maximum number of rows for which the second (C2) compiler costs more time than its code saves."""
+"""Maximum number of rows for which the second (C2) compiler takes more time than its code saves."""
 
 CONNECT: Final = "sc://"
-"""Prefix of the address of a Spark Connect server."""
+"""Prefix of the addresses of Spark Connect servers."""
 
 REACH_S: Final = 10.0
 """Timeout in seconds to connect to a Spark Connect server."""
 
 PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
-"""Environment variables that name proxies. Spark Connect may need a proxy to reach its server."""
+"""Environment variables with the addresses of proxies, through which Spark Connect may reach its
+server."""
 
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
@@ -105,17 +112,18 @@ FIXED: Final = {
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",
 }
-"""Settings of every session. Results depend on them."""
+"""Settings of every session. The results depend on these settings."""
 
 LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def open_session(*, row_count: int, master: str = "") -> SparkSession:
-    """Return a session for `row_count` rows.
+    """Return a Spark session for a run with `row_count` rows.
 
-    If `master` is set, connect to it. Otherwise use the session of spark-submit or of the Spark
-    Connect address in SPARK_REMOTE. If there is none, use all cores of this machine. Workers on
-    other machines receive the modules that tasks need; they must have numpy and pyarrow.
+    If `master` is set, connect to this master. Otherwise, use the session of spark-submit, or the
+    Spark Connect server in SPARK_REMOTE. If there is none of these, use all cores of this machine.
+    Workers on other machines receive the modules that the tasks need, but must have numpy and
+    pyarrow installed.
     """
     remote = master or os.environ.get("SPARK_REMOTE", "")
     if remote.startswith(CONNECT):
@@ -141,8 +149,10 @@ def open_session(*, row_count: int, master: str = "") -> SparkSession:
 
 
 def check_reached(remote: str) -> None:
-    """Raise SparkRefused if the Spark Connect server does not accept a connection. Without this
-    check, Spark's client would retry for minutes without output."""
+    """Raise SparkRefused if a Spark Connect server does not accept connections.
+
+    Without this check, Spark's client would retry for minutes without output.
+    """
     if any(map(os.environ.get, PROXIES)):
         return
     named = remote.removeprefix(CONNECT).partition("/")[0]  # the rest may hold a secret
@@ -157,7 +167,7 @@ def check_reached(remote: str) -> None:
 
 
 _is_own: dict[str, bool] = {}
-"""For each application id, True if this process started the application's session."""
+"""For each application id, True if this process has started the session of the application."""
 
 
 def _id_of(spark: SparkSession) -> str:
@@ -165,8 +175,11 @@ def _id_of(spark: SparkSession) -> str:
 
 
 def _send_modules(spark: SparkSession) -> None:
-    """Send the modules that tasks import to the workers. Local workers may need them, too, because
-    spark-submit passes only archives named .zip, .egg or .jar to workers, not wheels."""
+    """Send the modules that tasks import to the workers.
+
+    Local workers may need them, too, because spark-submit gives only archives with the suffix .zip,
+    .egg or .jar to workers, and no wheels.
+    """
     # The file must stay, because workers may fetch it at any time, for instance after a restart.
     path = str(packed_modules(_scratch()))
     if spark.version.startswith("3.") and not is_connected(spark):
@@ -176,15 +189,16 @@ def _send_modules(spark: SparkSession) -> None:
 
 
 def is_connected(spark: SparkSession) -> bool:
-    """Return True if a session is a client of Spark Connect."""
+    """Return whether a session is a client of Spark Connect."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def packed_modules(directory: Path) -> Path:
-    """Write the modules that tasks import into an archive in `directory`; return its path.
+    """Write the modules that tasks import to an archive in `directory`. Return the path of the
+    archive.
 
-    The archive's name contains a checksum of the content, because Spark rejects a file with a known
-    name and other content.
+    The name of the archive contains a checksum of the content, because Spark rejects a file with a
+    known name and other content.
     """
     path = directory / f"suture_verify_{code_checksum()}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -195,7 +209,10 @@ def packed_modules(directory: Path) -> Path:
 
 
 def _start(builder: Any) -> SparkSession:
-    """Start a JVM with Spark. Raise SparkRefused with Java's reason, without its stack trace."""
+    """Start a JVM with Spark, and return the session.
+
+    Raise SparkRefused with the error message of Java, without its stack trace.
+    """
     if builder._options.get("spark.master", "").startswith("local"):
         _name_this_host()
     before = _children()
@@ -220,8 +237,8 @@ def _start(builder: Any) -> SparkSession:
 
 
 def _children() -> set[int]:
-    """Return the process ids of this process's children; an empty set if the kernel does not list
-    them."""
+    """Return the process ids of all child processes. Return an empty set if the kernel does not
+    list them."""
     found: set[int] = set()
     for task in Path("/proc/self/task").glob("*"):
         with suppress(OSError):
@@ -230,15 +247,19 @@ def _children() -> set[int]:
 
 
 def _name_this_host() -> None:
-    """Make a local session listen on loopback, so that it works even if this machine's name does
-    not resolve. Spark resolves the name before it reads its configuration."""
+    """Set environment variables so that a local session listens on the loopback address.
+
+    The session then works even if the host name of this machine cannot be resolved. Environment
+    variables are necessary, because Spark resolves the host name before it reads its configuration.
+    """
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
 
 
 def _name_this_user(builder: Any) -> None:
-    """Give Hadoop a user name if the system has no entry for the user id, as in containers.
-    Otherwise Hadoop asks the system for the name when Spark starts, and fails.
+    """Set a user name for Hadoop if the system has no entry for the user id, as in many containers.
+
+    Otherwise, Hadoop requests the name from the system when Spark starts, and fails.
     """
     if _has_entry() or "spark.master" not in builder._options:
         return
@@ -250,7 +271,7 @@ def _name_this_user(builder: Any) -> None:
 
 
 def _has_entry() -> bool:
-    """Return True if the system has an entry for this process's user id."""
+    """Return whether the system has an entry for the user id of this process."""
     with suppress(KeyError):
         return bool(pwd.getpwuid(os.getuid()))
     return False
@@ -258,8 +279,11 @@ def _has_entry() -> bool:
 
 @contextmanager
 def _capture_stderr(words: IO[bytes]) -> Iterator[None]:
-    """Redirect stderr to `words` during the body. Processes that the body starts keep writing
-    there, so their later failures are visible only as errors in Python."""
+    """Redirect stderr to the file `words` during the `with` block.
+
+    Processes that are started in the block write to this file permanently. Their later errors are
+    visible only as exceptions in Python.
+    """
     sys.stderr.flush()
     own = os.dup(2)
     os.dup2(words.fileno(), 2)
@@ -271,8 +295,10 @@ def _capture_stderr(words: IO[bytes]) -> Iterator[None]:
 
 
 def reason_of(error: Exception, said: str) -> str:
-    """Return the innermost error message of Java in one line. If `said`, the output of Java, has
-    none, return the message of `error`."""
+    """Return the innermost error message of Java in one line.
+
+    `said` is the output of Java. If it has no error message, return the message of `error`.
+    """
     lines = [line.strip() for line in (said + "\n" + str(error)).splitlines()]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
@@ -315,9 +341,12 @@ def _options(row_count: int, master: str) -> dict[str, str]:
 
 
 def _own_hosts() -> str:
-    """Return the Java option for a hosts file in which this machine's name resolves; "" if the name
-    resolves anyway. If the environment has credentials of an object store, Spark resolves the name
-    in spite of its host settings."""
+    """Return the Java option for a hosts file that contains the name of this machine.
+
+    Return "" if the name can be resolved without such a file. The file is necessary because Spark
+    resolves the name, whatever its host settings are, if the environment has credentials of an
+    object store.
+    """
     name = socket.gethostname()
     with suppress(OSError):
         if socket.gethostbyname(name):
@@ -328,25 +357,29 @@ def _own_hosts() -> str:
 
 
 def _scratch() -> Path:
-    """Return a new temporary directory, which is removed when this process ends."""
+    """Return a new temporary directory. It is removed when this process ends."""
     directory = Path(tempfile.mkdtemp(prefix="suture-verify-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
 def _driver_mib(row_count: int) -> int:
-    """Return the size of Java's heap in MiB. It grows with the rows, up to a third of the memory
-    that this process may use. The rest is for the Python processes of the tasks and for Java's
-    memory outside its heap. A larger heap would not help, because Java fills it before it frees
-    memory."""
+    """Return the size of Java's heap in MiB.
+
+    The size grows with the number of rows, up to a third of the memory that this process may use.
+    The other two thirds are for the Python processes of the tasks, and for Java's memory outside
+    its heap. A larger heap would not help, because Java fills its heap before it frees memory.
+    """
     third = limit_bytes() // 3 // 1024**2
     wanted = min(DRIVER_MIB_MIN + row_count * DRIVER_ROW_BYTES // 1024**2, DRIVER_MIB_MAX)
     return max(min(third, wanted), DRIVER_MIB_MIN)
 
 
 def _fitting(row_count: int) -> dict[str, str]:
-    """Return the Spark SQL settings for a run of `row_count` rows, for a session that this process
-    starts."""
+    """Return the Spark SQL settings for a run with `row_count` rows.
+
+    They are used only in a session that this process starts.
+    """
     is_small = row_count < SMALL_ROWS
     partitions = (
         1

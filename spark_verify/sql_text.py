@@ -1,4 +1,4 @@
-"""Formats values, names and types as SQL text."""
+"""Functions that write values, names and types as SQL text."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 
 def quoted(name: str) -> str:
-    """Return a name as a quoted SQL identifier; dots separate its parts."""
+    """Return a name as a quoted SQL identifier. Dots in `name` separate its parts."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
 
 
@@ -23,7 +23,7 @@ def texts(words: Iterable[str]) -> str:
 
 
 def literal(value: bool | int | str | Sequence[str] | None) -> str:
-    """Return a value as an SQL literal."""
+    """Return a value as an SQL literal. A sequence of strings becomes an array."""
     if value is None:
         return "NULL"
     if isinstance(value, str):
@@ -34,13 +34,15 @@ def literal(value: bool | int | str | Sequence[str] | None) -> str:
 
 
 def types_of(schema: pa.Schema) -> dict[str, str]:
-    """Return the columns of a schema with their types in Spark."""
+    """Return the Spark type of each column of a schema, by name."""
     return {field.name: field.dataType.simpleString() for field in from_arrow_schema(schema)}
 
 
 def casts(schema: pa.Schema, same: Mapping[str, str | int] | None = None) -> list[str]:
-    """Return SQL expressions that select the columns of a schema with their declared types. A
-    column in `same` has the given value in all rows."""
+    """Return SQL expressions that select the columns of a schema and convert them to their types.
+
+    A column in `same` has the given value in all rows.
+    """
     given = {name: literal(value) for name, value in (same or {}).items()}
     return [
         f"CAST({given.get(name, f'`{name}`')} AS {kind}) AS `{name}`"
@@ -53,7 +55,7 @@ def local_rows(
 ) -> DataFrame:
     """Return a DataFrame with the given rows.
 
-    `createDataFrame` is not used, because Spark would start Python to read its rows.
+    `createDataFrame` is not used, because Spark would then start a Python process to read the rows.
     """
     given = [f"({', '.join(map(literal, row))})" for row in rows]  # type: ignore[arg-type]
     values = ", ".join(given or [f"({', '.join('NULL' for _ in schema)})"])

@@ -1,4 +1,4 @@
-"""Prints how many tasks of the running stages are complete, as Spark reports them."""
+"""Prints the number of completed tasks while a run is in progress."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,11 +13,11 @@ from spark_verify.session import is_connected
 Progress = Callable[[str], None]
 
 EVERY_S: Final = 5.0
-"""Interval in seconds between two printed lines about the same step."""
+"""Number of seconds between two printed lines about the same step."""
 
 
 class StageProgress:
-    """The progress of a run: its current step, and the tasks of Spark's stages."""
+    """Shows the progress of a run: its current step, and the number of completed tasks."""
 
     def __init__(self, spark: SparkSession, say: Progress) -> None:
         # Spark Connect has neither job descriptions nor a status tracker.
@@ -25,15 +25,15 @@ class StageProgress:
         self.say, self._step = say, ""
 
     def begin(self, step: str) -> None:
-        """Set the description of the next jobs in Spark's web UI, its event log and printed
-        lines."""
+        """Set the name of the current step, which Spark's web UI, its event log and the printed
+        lines show."""
         self._step = step
         if self._context:
             self._context.setJobDescription(step)
 
     @contextmanager
     def printed(self) -> Iterator[None]:
-        """Print progress during the body."""
+        """Print the progress every few seconds during the `with` block."""
         ended = threading.Event()
         thread = threading.Thread(target=self._watch, args=(ended,), daemon=True)
         thread.start()

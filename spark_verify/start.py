@@ -1,4 +1,4 @@
-"""Entry point of `suture-verify`; without the extra `spark` it exits with an error."""
+"""Entry point of `suture-verify`. If the extra `spark` is not installed, it exits with an error."""
 
 import os
 import sys
@@ -10,11 +10,11 @@ OF_THE_EXTRA: Final = frozenset({"pandas", "pyarrow", "pyspark"})
 
 
 def main() -> None:
-    """Import the job and run it. The import is in this function, because a required package may be
-    missing.
+    """Import the job and run it.
 
-    Before the import, choose Arrow's allocator. Arrow's default allocator returns free pages to the
-    kernel immediately, but a verification requests the same memory again and again.
+    The import is in this function, because a required package may be missing. Arrow's allocator is
+    chosen before the import. Arrow's default allocator returns free pages to the kernel
+    immediately, but a verification requests the same memory again and again.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:

@@ -1,9 +1,9 @@
-"""Reads and writes the small files beside the tables: manifests, summaries and reports.
+"""Reads and writes small files in the directory of a snapshot or of results: manifests and reports.
 
     /var/lib/x   file:///var/lib/x   s3a://bucket/x   hdfs://name:8020/x   abfs://...
 
-Python reads local files. All other addresses use the Hadoop file system that Spark uses for the
-tables, with the session's configuration and credentials.
+Python reads and writes local files. For all other addresses, the file system of Hadoop is used,
+with the configuration and the credentials of the Spark session.
 """
 
 import os
@@ -20,17 +20,17 @@ from spark_verify.errors import FAILURES, PathRefused, describe_error
 from suture.wire.mapping.file_systems import FsPath
 
 HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
-"""Schemes that have another name in Hadoop."""
+"""Schemes of addresses that have another name in Hadoop."""
 
 AZURE: Final = ("abfs", "abfss", "wasb", "wasbs")
-"""Schemes whose addresses name a container before the host: abfs://container@account/path."""
+"""Schemes of addresses with a container before the host, as in abfs://container@account/path."""
 
 
 def address_of(text: str | Path) -> str:
-    """Return the canonical form of a path or an address: an absolute path if it is local.
+    """Return a path or an address in canonical form. A local path becomes absolute.
 
-    Raise RefusedError if an address holds credentials, because addresses are printed and recorded,
-    or has a query or a fragment.
+    Raise RefusedError if the address contains credentials, because addresses are printed and
+    recorded. Raise PathRefused if the address has a query or a fragment.
     """
     text = str(text)
     parts = urlsplit(text)
@@ -48,18 +48,21 @@ def address_of(text: str | Path) -> str:
 
 
 def is_local(address: str) -> bool:
-    """Return True if an address in canonical form is a local path."""
+    """Return whether an address in canonical form is a local path."""
     return "://" not in address
 
 
 def spark_path(address: str) -> str:
-    """Return an address in the form that Spark accepts. Without a scheme, Spark would look for a
-    path in the cluster's default file system; the result always means a local file."""
+    """Return an address in the form that Spark needs.
+
+    A local path gets the scheme `file`. Without a scheme, Spark would search the path in the
+    default file system of the cluster.
+    """
     return f"file://{address}" if is_local(address) else address
 
 
 class LocalStorage:
-    """The small files below a local directory."""
+    """Access to the small files in a local directory."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -69,13 +72,16 @@ class LocalStorage:
         return Path(self.address, name).read_text(encoding="utf-8")
 
     def write_text(self, name: str, text: str) -> None:
-        """Create or replace a file. Readers see the complete file or no file."""
+        """Create or replace a file. Readers see either the complete file or no file."""
         with FsPath.of(Path(self.address, name)).created() as stream:
             stream.write(text.encode("utf-8"))
 
     def listed(self, name: str = "") -> dict[str, int]:
-        """Return the names in a directory, sorted, each with its change time in ms since 1970; {}
-        if the directory does not exist."""
+        """Return the sorted names in a directory, each with the time of its last change.
+
+        The times are in milliseconds since 1970. Return an empty dict if the directory does not
+        exist.
+        """
         found = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(Path(self.address, name)):
@@ -91,7 +97,7 @@ class LocalStorage:
 
 
 class HadoopStorage:
-    """The small files below a directory of a Hadoop file system, accessed by Spark's JVM."""
+    """Access to the small files in a directory of a Hadoop file system, by the JVM of Spark."""
 
     def __init__(self, address: str, spark: SparkSession) -> None:
         self.address = address
@@ -117,15 +123,18 @@ class HadoopStorage:
             return bytes(content).decode("utf-8")
 
     def write_text(self, name: str, text: str) -> None:
-        """Create or replace a file. Readers see the complete file or no file."""
+        """Create or replace a file. Readers see either the complete file or no file."""
         with self._translated():
             stream = self._files.create(self._path(name), True)
             stream.write(bytearray(text.encode("utf-8")))
             stream.close()
 
     def listed(self, name: str = "") -> dict[str, int]:
-        """Return the names in a directory, sorted, each with its change time in ms since 1970; {}
-        if the directory does not exist."""
+        """Return the sorted names in a directory, each with the time of its last change.
+
+        The times are in milliseconds since 1970. Return an empty dict if the directory does not
+        exist.
+        """
         with suppress(FileNotFoundError), self._translated():
             entries = self._files.listStatus(self._path(name))
             found = {e.getPath().getName(): e.getModificationTime() for e in entries}
@@ -143,7 +152,7 @@ class HadoopStorage:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Convert an error of Java in the body to an OSError with a one-line message."""
+        """Convert an error of Java in the `with` block to an OSError with a message of one line."""
         try:
             yield
         except FAILURES as error:
@@ -157,8 +166,10 @@ Storage = LocalStorage | HadoopStorage
 
 
 def storage_of(address: str, spark: SparkSession | None) -> Storage:
-    """Return access to the small files in a directory. For a local directory, `spark` may be
-    None."""
+    """Return an object that accesses the small files in a directory.
+
+    `spark` may be None if the directory is local.
+    """
     if is_local(address):
         return LocalStorage(address)
     assert spark is not None

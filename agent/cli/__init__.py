@@ -1,1 +1,1 @@
-"""The operator's command line, `suture`."""
+"""The command `suture` for operators."""

@@ -1,4 +1,4 @@
-"""Commands `put`, `get` and `ls`: store, fetch and list files."""
+"""Commands `put`, `get` and `ls`, which store, fetch and list files."""
 
 import os
 import sys
@@ -101,7 +101,7 @@ def put(
 
 
 def stored_facts(stored: StoredFile) -> dict[str, object]:
-    """Return a stored file as JSON."""
+    """Return a stored file as a JSON document."""
     return {
         "key": stored.key,
         "bytes": stored.size_bytes,
@@ -110,10 +110,10 @@ def stored_facts(stored: StoredFile) -> dict[str, object]:
 
 
 def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[SourceFile]:
-    """Yield the files named by `paths`; for a directory, all files below it. Raise RefusedError if
-    a path does not exist, or is neither a file nor a directory.
+    """Yield the files that `paths` name. For a directory, yield all files below it.
 
-    A file with an unreliable size is copied into `spool`.
+    If the size of a file is unreliable, the file is copied into `spool`. Raise RefusedError if a
+    path does not exist, or is neither a file nor a directory.
     """
     for given in paths:
         if not given:  # Path("") would be the current directory
@@ -141,11 +141,10 @@ def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Sour
 
 
 def files_below(directory: Path) -> Iterator[Path]:
-    """Yield the regular files below `directory`, sorted by name. Raise OSError if a directory is
-    unreadable.
+    """Yield the regular files below `directory`, sorted by name.
 
-    An unreadable directory is not skipped, because the user would assume that its files were
-    stored.
+    Raise OSError if a directory is unreadable. It is not skipped, because the user would assume
+    that its files were stored.
     """
 
     def refuse(error: OSError) -> None:
@@ -160,8 +159,10 @@ def files_below(directory: Path) -> Iterator[Path]:
 
 
 def checked(sources: Iterable[SourceFile]) -> list[SourceFile]:
-    """Return the sources as a list. Raise RefusedError if a key is invalid or occurs twice, so that
-    the error comes before any file is stored."""
+    """Check the keys of all sources before any file is stored, and return the sources as a list.
+
+    Raise RefusedError if a key is invalid or occurs twice.
+    """
     by_key: dict[str, SourceFile] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # for unprintable characters
@@ -231,14 +232,17 @@ def get(
 
 
 def print_degraded(key: str, degraded: Mapping[str, str]) -> None:
-    """Print which shards of an erasure-coded file could not be read, with the reasons."""
+    """Print the shards of an erasure-coded file that could not be read, and the reasons.
+
+    If all shards could be read, print nothing.
+    """
     if degraded:
         reasons = "; ".join(f"{who}: {why}" for who, why in sorted(degraded.items()))
         print_note(f"{key} was read degraded: {reasons}")
 
 
 def advancing(pieces: Iterable[Data], bar: Progress) -> Iterator[Data]:
-    """Yield `pieces` unchanged, and advance the progress bar."""
+    """Yield `pieces` unchanged. Advance the progress bar by the length of each piece."""
     for piece in pieces:
         yield piece
         bar.advance(bar.task_ids[0], len(piece))
@@ -272,7 +276,7 @@ def ls(
 
 
 def print_keys(pages: Iterable[Sequence[scm_pb2.KeyInfo]]) -> None:
-    """Print a row for each key, then the number of keys and their total size."""
+    """Print a table row for each key, then the number of all keys and their total size."""
     key_count = lost_count = total_bytes = 0
 
     def rows(page: Sequence[scm_pb2.KeyInfo]) -> Iterator[tuple[str, str, str]]:
@@ -294,7 +298,7 @@ def print_keys(pages: Iterable[Sequence[scm_pb2.KeyInfo]]) -> None:
 
 
 def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
-    """Return a key as JSON."""
+    """Return a key as a JSON document."""
     blocks = [
         {
             "container_id": b.block_id.container_id,
@@ -313,7 +317,8 @@ def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:
 
 
 def locations(key: scm_pb2.KeyInfo) -> str:
-    """Return the locations of a key's blocks, as `container/block` or `container/first-last`."""
+    """Return the blocks of a key as text, in the form `container/block` or
+    `container/first-last`."""
     runs: list[tuple[int, int, int]] = []  # container, first and last of consecutive blocks
     for block in key.blocks:
         container_id, block_id = block.block_id.container_id, block.block_id.local_id

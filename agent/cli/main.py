@@ -1,6 +1,6 @@
-"""Entry point of the `suture` command line for operators and clients.
+"""Runs the command line `suture`, and converts errors to exit codes.
 
-`agent.cli.program` has all commands. This module converts errors to exit codes.
+`agent.cli.program` has all commands.
 """
 
 import os
@@ -24,15 +24,17 @@ SECURED_HINT: Final = (
 
 
 def prepared(arguments: Sequence[str]) -> Callable[[], int]:
-    """Import the modules that a command line needs; return the function that runs it."""
+    """Import the modules that a command line needs. Return the function that runs the command."""
     from agent.cli.program import prepare
 
     return prepare(arguments)
 
 
 def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: None) -> int:
-    """Run one command line; return its exit code. `imported` is called after the imports, before
-    the command begins."""
+    """Run one command line. Return its exit code.
+
+    `imported` is called after the imports, before the command begins.
+    """
     as_json = "--json" in arguments
     try:
         call = prepared(arguments)
@@ -61,7 +63,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
 
 
 def written(code: int) -> int:
-    """Flush stdout; return `code`. Raise OSError if stdout is unwritable."""
+    """Flush stdout, and return `code`. Raise OSError if stdout cannot be written."""
     sys.stdout.flush()
     return code
 
@@ -79,5 +81,5 @@ def fail(error: SutureError, *, as_json: bool) -> None:
 
 
 def leave_stdout() -> None:
-    """Discard further output to stdout, because stdout is unwritable."""
+    """Redirect stdout to /dev/null, because stdout cannot be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,4 +1,4 @@
-"""All commands of `suture`, for parsing, completion and --help."""
+"""The list of all commands of `suture`, and functions that parse and run a command line."""
 
 import os
 import sys
@@ -85,8 +85,11 @@ COMMANDS: Final[Mapping[str, Mapping[str, str]]] = {
         "demo": "Store files, damage them on disk, and repair them.",
     },
 }
-"""Commands of each module, with the first sentence of their help. Therefore, `suture --help` needs
-no import of these modules. The function of a command has the name of the command."""
+"""Commands by module, with the first sentence of their help.
+
+`suture --help` uses these texts, so that it does not import the modules. The function of a command
+has the same name as the command.
+"""
 
 GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "volume": (
@@ -108,7 +111,7 @@ GROUPS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         "Query and manage the SCM, the control plane.",
     ),
 }
-"""Modules with the commands of each group, and the group's help."""
+"""Groups of commands: the modules that contain the commands, and the help text of the group."""
 
 WITHOUT_SCM: Final = frozenset(
     {
@@ -122,10 +125,10 @@ WITHOUT_SCM: Final = frozenset(
         "scm.backup_commands",
     }
 )
-"""Modules of commands that call no SCM of Suture."""
+"""Modules whose commands do not call an SCM of Suture."""
 
 WITHOUT_JSON: Final = frozenset({"top", "serve_command"})
-"""Commands that print no JSON document."""
+"""Commands that cannot print a JSON document."""
 
 
 def choose_credentials(
@@ -173,9 +176,12 @@ def choose_credentials(
 
 
 def program(arguments: Sequence[str] | None) -> typer.Typer:
-    """Return the command line interface. If `arguments` name a command, the result has only this
-    command. If they name none, it has the names and help texts of all commands, which are not
-    imported. If `arguments` is None, all commands are imported."""
+    """Return the command line interface.
+
+    If `arguments` name a command, the interface has only this command. If they name no command, it
+    has the names and help texts of all commands, and no module of a command is imported. If
+    `arguments` is None, all commands are imported.
+    """
     app = typer.Typer(
         name="suture",
         help=HELP,
@@ -205,7 +211,8 @@ def program(arguments: Sequence[str] | None) -> typer.Typer:
 
 
 def _group(modules: Sequence[str], words: Sequence[str]) -> typer.Typer:
-    """Return the commands in the modules of a group: the one in `words`, or all."""
+    """Return a group with the command that `words` name. If they name none, the group has all its
+    commands."""
     found = [(module, import_module(module).app) for module in modules]
     group: typer.Typer = copy(found[0][1])
     commands = [
@@ -221,7 +228,7 @@ def _group(modules: Sequence[str], words: Sequence[str]) -> typer.Typer:
 
 
 def _with_common_options(module: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a command of a module with its options --scm and --json."""
+    """Return a command of a module with the options --scm and --json added, if they apply to it."""
     options = [] if module in WITHOUT_SCM else [SCM]
     options += [] if run.__name__ in WITHOUT_JSON else [JSON]
     return with_options(run, *options)
@@ -237,8 +244,11 @@ def _not_imported() -> None:
 
 
 def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the first two arguments after the global options. They are the name of a command, or
-    of a group and its command. The global options that are skipped all take a value."""
+    """Return the first two arguments after the global options.
+
+    They name a command, or a group and its command. All global options that are skipped have a
+    value.
+    """
     at = 0
     while at < len(arguments) and arguments[at].startswith(("--tls-", "--client-config")):
         at += 1 if "=" in arguments[at] else 2
@@ -246,7 +256,7 @@ def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def prepare(arguments: Sequence[str]) -> Callable[[], int]:
-    """Import the modules that a command line needs; return the function that runs it."""
+    """Import the modules that a command line needs. Return the function that runs the command."""
     is_completing = "_SUTURE_COMPLETE" in os.environ  # the command line is then in the environment
     app = program(None if is_completing else arguments)
     if "structlog" in sys.modules:  # an imported module may log
@@ -257,7 +267,7 @@ def prepare(arguments: Sequence[str]) -> Callable[[], int]:
 
 
 def call(app: typer.Typer, arguments: Sequence[str]) -> int:
-    """Run a command line; return its exit code. Raise SutureError if the command fails."""
+    """Run a command line, and return its exit code. Raise SutureError if the command fails."""
     as_json = "--json" in arguments
     try:
         result = app(list(arguments), prog_name="suture", standalone_mode=False)
@@ -270,7 +280,8 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
-    """Print a usage error. If the command line has no command, print the help instead."""
+    """Print an error about the usage. If the command line names no command, print the help
+    instead."""
     from suture.terminal.output import fail_usage, print_note
 
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
@@ -285,8 +296,10 @@ def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
 
 
 def not_understood(error: BaseException) -> str:
-    """Return a readable text about an argument that pydantic rejected; "" if `error` has another
-    cause."""
+    """Return a readable text about an argument that pydantic has rejected.
+
+    Return "" if `error` has another cause.
+    """
     from pydantic import ValidationError
 
     if not isinstance(error.__cause__, ValidationError):

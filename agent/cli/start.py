@@ -1,9 +1,8 @@
-"""Start of the `suture` command, with signal handling during its imports.
+"""Entry point of the command `suture`, which handles signals during the imports.
 
 During the imports, a signal ends the process without a traceback. After the imports, a signal
-raises KeyboardInterrupt, so that the command can clean up. The kernel ignores signals with the
-default action for process 1 of a Linux container. Therefore, the handler then ends the process
-itself.
+raises KeyboardInterrupt, so that the command can clean up. In a Linux container, the kernel ignores
+signals to process 1 that have the default action. In this case, the handler ends the process.
 """
 
 import gc
@@ -23,7 +22,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Import the modules that the command line needs, run it, and exit with its exit code."""
+    """Import the modules that the command line needs, run the command, and exit with its exit
+    code."""
     gc.set_threshold(GARBAGE_COUNT)  # collections take an eighth of the import time
     open_outputs()
     bound_umask()

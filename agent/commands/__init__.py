@@ -1,1 +1,1 @@
-"""The SCM's commands: from the heartbeat, through queues, to the handlers that execute them."""
+"""Processing of the SCM's commands: from the heartbeat, through queues, to the handlers."""

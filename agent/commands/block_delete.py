@@ -1,12 +1,10 @@
-"""Deletion of blocks that the SCM orders in transactions. Each transaction is acknowledged
-separately.
+"""Executes the SCM's orders to delete blocks. The SCM sends these orders as transactions.
 
 The transactions are grouped by container, and executed in batches under the container's lease. The
-store writes tombstones, deletes rows and removes data. A result is sent when the delete is durable.
-
-The SCM repeats a transaction until it is acknowledged. Therefore the delete of a block that is
-already deleted succeeds. If a transaction fails, its result has the reason, and the other
-transactions are executed nevertheless.
+store writes tombstones, deletes rows and removes data. The result of a transaction is sent when the
+delete is durable. The SCM repeats a transaction until it receives the result. Therefore, the delete
+of a block that is already deleted succeeds. If a transaction fails, its result has the reason, and
+the other transactions are still executed.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +27,7 @@ MESSAGE_CHARS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class _DeleteTransaction:
-    """A delete transaction of the SCM: its message, and the checked ids in it."""
+    """A delete transaction of the SCM, with the ids that were parsed from its message."""
 
     message: scm_pb2.DeleteTransaction
     container_id: ContainerId
@@ -44,10 +42,10 @@ def delete_blocks(
     stop: Callable[[], bool],
     request_scan: Callable[[ContainerId, str], None] = lambda *_: None,
 ) -> list[scm_pb2.DeleteTransactionResult]:
-    """Execute all transactions; return a result for each, in the same order.
+    """Execute all transactions. Return a result for each of them, in the same order.
 
-    If a delete removed the last damaged block of a replica, `request_scan` is called with the
-    container and a reason, so that a scan can find the replica healthy.
+    If a delete removes the last damaged block of a replica, `request_scan` is called with the
+    container id and a reason. The scan can then find that the replica is healthy.
     """
     results: dict[int, scm_pb2.DeleteTransactionResult] = {}
     understood: list[tuple[int, _DeleteTransaction]] = []
@@ -89,11 +87,11 @@ def _delete_batch(
     stop: Callable[[], bool],
     request_scan: Callable[[ContainerId, str], None],
 ) -> list[scm_pb2.DeleteTransactionResult]:
-    """Delete the blocks of one container's transactions in one change; return a result for each
-    transaction.
+    """Delete the blocks of several transactions of one container in one change of the index.
 
-    Either all blocks become tombstones, or none. If the data of a block cannot be removed, its
-    transaction fails. The SCM then repeats the transaction, which retries the removal.
+    Return a result for each transaction. Either all blocks become tombstones, or none. If the data
+    of a block cannot be removed, its transaction fails. The SCM then repeats the transaction, and
+    the removal is tried again.
     """
     wanted = {block_id for item in transactions for block_id in item.block_ids}
     kept = {one for item in transactions if item.message.keep for one in item.block_ids}
@@ -127,8 +125,8 @@ def _delete_batch(
 
 
 def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
-    """Raise UnavailableError, with the reason of the first failed transaction, if any transaction
-    failed."""
+    """Raise UnavailableError if any transaction failed. The error has the reason of the first
+    failure."""
     not_done = [result for result in results if not result.done]
     if not_done:
         first = not_done[0]

@@ -1,14 +1,16 @@
-"""State machine of a command queue: which task runs next, is refused, or is dropped.
+"""Queue of the SCM's commands: selects the next task to run, and refuses or drops tasks.
 
     submit ──► queued ──► running ──► finish
        │          └──► dropped: its deadline passed, or its term is stale
        └──► refused: DUPLICATE, QUEUE_FULL, DEADLINE_PASSED, STALE_TERM, STOPPING
 
-NORMAL tasks run before LOW tasks, and older tasks before newer ones. If a task type already uses
-its share of the running tasks, its tasks wait without blocking other types. Reconciles can
-therefore never use all the threads that the replication of missing replicas needs. Tasks also wait
-if too many running tasks use the same resource (`place`, such as a volume). A heavy task that waits
-for free capacity blocks all later tasks, because they could otherwise starve it.
+A term is the number of an election of the SCM leader. The term of a task is stale if another SCM
+has become the leader since the task was ordered. NORMAL tasks run before LOW tasks, and older tasks
+before newer ones. Each task type has a maximum number of running tasks. If a type has reached its
+maximum, its tasks wait, and tasks of other types may run before them. Therefore, reconciles can
+never use all the threads that the replication of missing replicas needs. A task also waits if too
+many running tasks use the same resource (`place`, such as a volume). A task with a large weight
+that waits for free capacity blocks all later tasks, because they could otherwise starve it.
 
 The module has no threads and no clock; `agent.commands.pool` provides both. Not thread-safe.
 """
@@ -46,11 +48,11 @@ class TaskRejection(StrEnum):
 class Task:
     """A command to run. Two tasks with the same `task_type` and `key` are duplicates.
 
-    `deadline_at_ms` is monotonic time; 0 = none. `term` is the term of the SCM that ordered the
-    task; 0 = ordered by no SCM, so that the task never becomes stale. `weight` is the capacity that
-    the task uses. A light task has weight 1, and a task above `running_max` runs alone. `place` is
-    the resource that the task uses, for example a volume; "" = none. `about` contains ids for the
-    log.
+    `deadline_at_ms` is monotonic time; 0 means no deadline. `term` is the election term of the SCM
+    that ordered the task. It is 0 for a task that no SCM has ordered; such a task is never dropped
+    because of its term. `weight` is the capacity that the task uses. A light task has weight 1, and
+    a task with a weight above `running_max` runs alone. `place` is the resource that the task uses,
+    for example a volume, or "". `about` contains ids for the log.
     """
 
     task_type: str
@@ -68,13 +70,13 @@ class Task:
 
     @property
     def identity(self) -> tuple[str, Hashable]:
-        """Key by which the queue finds duplicates of this task."""
+        """Key of the task. Two tasks with the same key are duplicates."""
         return self.task_type, self.key
 
 
 @dataclass(frozen=True, slots=True)
 class DroppedTask:
-    """A queued task that will not run, and the reason."""
+    """A task that was removed from the queue before it could run, and the reason."""
 
     task: Task
     why: TaskRejection
@@ -82,8 +84,11 @@ class DroppedTask:
 
 @dataclass(frozen=True, slots=True)
 class DequeueResult:
-    """Result of choosing a task. `task` is the task to run now, or None. `dropped` are the tasks
-    that were dropped while choosing."""
+    """Result of `TaskQueue.pop`.
+
+    `task` is the task to run now, or None if no task may run. `dropped` are the tasks that were
+    removed from the queue without running.
+    """
 
     task: Task | None
     dropped: tuple[DroppedTask, ...] = ()
@@ -91,9 +96,12 @@ class DequeueResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """Limits of a queue. `running_max` is the maximum total weight of running tasks. `shares` is
-    the maximum number of running tasks by type. `per_place_max` is the maximum number of running
-    tasks per resource; 0 = unlimited."""
+    """Limits of a queue.
+
+    `running_max` is the maximum total weight of the running tasks. `shares` is the maximum number
+    of running tasks by type. `per_place_max` is the maximum number of running tasks that use one
+    resource; 0 means unlimited.
+    """
 
     running_max: int
     queue_depth_max: int = QUEUE_DEPTH_MAX_DEFAULT
@@ -108,12 +116,11 @@ class TaskLimits:
 
 
 class TaskLanes:
-    """Waiting tasks, in lanes, so that the cost of choosing the next task is independent of the
-    number of waiting tasks.
+    """The waiting tasks, grouped so that the next task is found quickly, even if many tasks wait.
 
-    A lane contains the tasks of one priority, type and resource. The same limits apply to all tasks
-    of a lane, so only the first task of each lane can be the next to run. A heap contains the
-    deadlines.
+    A group (lane) contains the tasks with the same priority, type and resource. The same limits
+    apply to all tasks of a group. Therefore, only the first task of each group can be the next to
+    run. A heap contains the deadlines of all tasks.
     """
 
     def __init__(self) -> None:
@@ -127,7 +134,7 @@ class TaskLanes:
         return len(self._lane_of)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield all tasks in the order in which they would run if no limit applied."""
+        """Yield all tasks in the order in which they would run without limits."""
         numbered = [
             (key[0], number, task)
             for key, lane in self._lanes.items()
@@ -137,7 +144,7 @@ class TaskLanes:
         return (task for _, _, task in numbered)
 
     def add(self, task: Task) -> None:
-        """Append a task to its lane."""
+        """Add a task at the end of its group."""
         assert task.identity not in self._lane_of, f"{task} waits already"
         key = (task.priority, task.task_type, task.place)
         self._added_count += 1
@@ -151,7 +158,7 @@ class TaskLanes:
                 heapq.heapify(self._late)
 
     def remove(self, task: Task) -> None:
-        """Remove a task, which must be waiting."""
+        """Remove a waiting task."""
         key = self._lane_of.pop(task.identity)
         lane = self._lanes[key]
         del lane[task.identity]
@@ -160,14 +167,14 @@ class TaskLanes:
         self._counts[key[:2]] -= 1
 
     def heads(self, priority: int) -> list[Task]:
-        """Return the first task of each lane of a priority, in the order of arrival."""
+        """Return the first task of each group with this priority, in the order of arrival."""
         firsts = [
             next(iter(lane.values())) for key, lane in self._lanes.items() if key[0] == priority
         ]
         return [task for _, task in sorted(firsts, key=lambda first: first[0])]
 
     def pop_expired(self, now_ms: int) -> list[Task]:
-        """Remove and return the tasks whose deadline has passed, in the order of arrival."""
+        """Remove the tasks whose deadline has passed, and return them in the order of arrival."""
         late = []
         while self._late and self._late[0][0] <= now_ms:
             item = heapq.heappop(self._late)
@@ -178,16 +185,17 @@ class TaskLanes:
         return [task for _, task in sorted(late, key=lambda pair: pair[0])]
 
     def count(self, priority: int, task_type: str) -> int:
-        """Return the number of waiting tasks of a priority and type."""
+        """Return the number of waiting tasks with this priority and type."""
         return self._counts[priority, task_type]
 
     def clear(self) -> None:
-        """Remove all tasks."""
+        """Remove all waiting tasks."""
         for kept in (self._lanes, self._lane_of, self._late, self._counts):
             kept.clear()
 
     def _find(self, item: tuple[int, int, Hashable]) -> Task | None:
-        """Return the task of a heap entry; None if the task is no longer waiting."""
+        """Return the task of an entry in the heap of deadlines. Return None if the task no longer
+        waits."""
         _, number, identity = item
         key = self._lane_of.get(identity)
         if key is None:
@@ -197,7 +205,7 @@ class TaskLanes:
 
 
 class TaskQueue:
-    """Queue of the tasks that wait to run, with the identities of the running tasks."""
+    """Queue of the tasks that wait to run. It also counts the running tasks."""
 
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits
@@ -211,7 +219,7 @@ class TaskQueue:
         self._is_stopping = False
 
     def submit(self, task: Task, now_ms: int) -> TaskRejection | None:
-        """Queue `task`. Return None if it was queued, otherwise the reason of the refusal."""
+        """Add a task to the queue. Return None, or the reason if the task was refused."""
         refusal = self._refusal(task, now_ms)
         if refusal is None:
             self._known.add(task.identity)
@@ -221,8 +229,11 @@ class TaskQueue:
         return refusal
 
     def pop(self, now_ms: int) -> DequeueResult:
-        """Choose the task to run now and count it as running. Drop tasks whose deadline has passed
-        or whose term is stale. The result has no task if none may run now."""
+        """Select the task to run now, and count it as running.
+
+        Tasks whose deadline has passed, and tasks of an earlier SCM leader, are dropped. The `task`
+        of the result is None if no task may run now.
+        """
         if self._is_stopping:
             return DequeueResult(None)
         dropped = self._drop_useless(now_ms)
@@ -235,7 +246,7 @@ class TaskQueue:
         return DequeueResult(task, dropped)
 
     def finish(self, task: Task) -> None:
-        """Record the end of a task that `pop` returned."""
+        """Record that a task has ended. `pop` must have returned the task before."""
         assert task.identity in self._known, f"{task} is not running"
         assert self._running[task.task_type] > 0, f"no {task.task_type} is running"
         self._known.discard(task.identity)
@@ -244,13 +255,15 @@ class TaskQueue:
         self._places[task.place] -= 1
 
     def set_limits(self, limits: TaskLimits) -> None:
-        """Change the limits. Queued and running tasks that exceed the new limits are not
-        dropped."""
+        """Change the limits of the queue. No queued or running task is dropped."""
         self._limits = limits
 
     def set_term(self, term: int) -> None:
-        """Record the leading SCM's term, which never decreases. Waiting tasks of lower terms are
-        dropped."""
+        """Record the election term of the SCM leader. Waiting tasks of earlier leaders will be
+        dropped.
+
+        If `term` is not higher than the recorded term, do nothing.
+        """
         if term <= self._term:
             return
         self._term = term
@@ -259,7 +272,7 @@ class TaskQueue:
             self._stale.append(task)
 
     def stop(self) -> tuple[DroppedTask, ...]:
-        """Drop all waiting tasks and return them. Refuse all later tasks."""
+        """Drop and return all waiting tasks. Refuse all tasks that are submitted later."""
         self._is_stopping = True
         stale, waiting = self._drop(self._stale, TaskRejection.STALE_TERM), list(self._waiting)
         self._waiting.clear()
@@ -268,17 +281,19 @@ class TaskQueue:
 
     @property
     def running_count(self) -> int:
-        """Number of tasks running now."""
+        """Number of running tasks."""
         return self._running.total()
 
     @property
     def queued_count(self) -> int:
-        """Number of waiting tasks of all priorities, including those that `pop` will drop."""
+        """Number of waiting tasks, including the tasks that the next `pop` will drop."""
         return len(self._waiting) + len(self._stale)
 
     def loads(self) -> dict[str, int]:
-        """Return, for each task type that was ever queued, the number of its waiting NORMAL tasks
-        plus its running tasks."""
+        """Return the load of each task type: the number of running tasks plus waiting NORMAL tasks.
+
+        The result has all types of which a task was queued since the start.
+        """
         return {
             task_type: running_count + self._waiting.count(TaskPriority.NORMAL, task_type)
             for task_type, running_count in self._running.items()
@@ -298,8 +313,10 @@ class TaskQueue:
         return None
 
     def _drop_useless(self, now_ms: int) -> tuple[DroppedTask, ...]:
-        """Remove the tasks whose deadline has passed, or whose SCM is no longer the leader. Return
-        them as dropped, with the reasons."""
+        """Remove the tasks whose deadline has passed, and the tasks of earlier SCM leaders.
+
+        Return these tasks, each with the reason.
+        """
         stale, self._stale = self._stale, []
         late = self._waiting.pop_expired(now_ms)
         return self._drop(late, TaskRejection.DEADLINE_PASSED) + self._drop(
@@ -307,15 +324,19 @@ class TaskQueue:
         )
 
     def _drop(self, tasks: Iterable[Task], why: TaskRejection) -> tuple[DroppedTask, ...]:
-        """Forget the identities of these tasks; return them as dropped."""
+        """Convert tasks to dropped tasks with the reason `why`. New tasks with the same keys may
+        then be queued."""
         dropped = tuple(DroppedTask(task, why) for task in tasks)
         self._known.difference_update(item.task.identity for item in dropped)
         return dropped
 
     def _next(self) -> Task | None:
-        """Return the first task whose type and resource are below their limits; None if there is
-        none. If the task is too heavy for the free capacity, also return None, so that later tasks
-        do not starve it."""
+        """Return the first task whose type and resource are below their limits. Return None if
+        there is none.
+
+        If this task needs more capacity than is free, also return None, so that no later task
+        starves it.
+        """
         if self._weight >= self._limits.running_max:
             return None
         for level in TaskPriority:
@@ -326,7 +347,8 @@ class TaskQueue:
         return None
 
     def _is_busy(self, task: Task) -> bool:
-        """Return whether the task's type has used its share, or its resource is at its limit."""
+        """Return whether the type of the task, or its resource, has reached its limit of running
+        tasks."""
         limits = self._limits
         running = self._running[task.task_type]
         if running >= limits.shares.get(task.task_type, running + 1):

@@ -1,9 +1,10 @@
-"""Handlers of the SCM's commands, and the thread pools that run them.
+"""Handlers of the SCM's commands, and the thread pools that execute them.
 
-- The pool `work` runs replicate, reconstruct and reconcile, with threads and queue from the config.
-- The pool `removal` runs delete and delete_blocks in a few threads, so that many deletes do not
+- The pool `work` executes replicate, reconstruct and reconcile. The config sets its number of
+  threads and the length of its queue.
+- The pool `removal` executes delete and delete_blocks in a few threads, so that many deletes do not
   delay other commands.
-- The pool `quick` runs close and commands to the node, which are short.
+- The pool `quick` executes close and the commands about the node, which take little time.
 """
 
 from collections.abc import Callable, Sequence
@@ -81,11 +82,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerDeps:
-    """Services that the handlers use. `request_scan` queues a scan with a reason. `wait` sleeps for
-    the given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat
-    now. `reregister` registers again and sends a full report. `confirm_deletes` asks the control
-    plane which blocks it ordered to delete, and raises SutureError if that fails. `prove` reads the
-    chunks that a reconcile changed. If `prove` is None, the complete replica is scanned instead."""
+    """Services of the agent that the handlers use.
+
+    `request_scan` adds a scan to the queue, with a reason. `wait` sleeps for a number of seconds,
+    and returns True early if the agent stops. `report_soon` sends a heartbeat now. `reregister`
+    registers this datanode again and sends a full report. `confirm_deletes` asks the control plane
+    which blocks it ordered to delete, and raises SutureError if this fails. `prove` reads the
+    chunks that a reconcile has changed. If `prove` is None, the complete replica is scanned
+    instead.
+    """
 
     store: ReplicaStore
     leases: ContainerLeases
@@ -100,24 +105,32 @@ class HandlerDeps:
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
     dial: Callable[[NodeAddress, int], ShardPeer] | None = None
-    """Function that returns a client for a datanode, by its address and the index of its shard;
-    index 0 means a complete replica. If it is None, Suture's own protocol is used."""
+    """Function that returns a client for a datanode.
+
+    Its arguments are the address of the datanode and the index of its shard; the index of a
+    complete replica is 0. If the function is None, Suture's own protocol is used.
+    """
     copy: Copy | None = None
     """Function that copies a replica to another datanode. If it is None, Suture's own protocol is
     used."""
     shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
-    """Function that returns a rate limiter (`Pace`) which yields to clients. Its argument is the
-    minimum rate in bytes per second."""
+    """Function that returns a rate limiter (`Pace`) for background work.
+
+    The rate limiter reduces the rate while clients use the disks. The argument of the function is
+    the minimum rate in bytes per second.
+    """
 
 
 def threads_for(volume_count: int) -> int:
-    """Return the default number of tasks that may run at once on a host with this number of
-    volumes."""
+    """Return the default number of concurrent tasks on a host with `volume_count` volumes."""
     return min(max(THREADS_DEFAULT, THREADS_PER_VOLUME * volume_count), THREADS_DEFAULT_MAX)
 
 
 class CommandHandlers:
-    """Executes the SCM's commands. Call `stop`, then `close`."""
+    """Executes the commands of the SCM.
+
+    At shutdown, call `stop` first, then `close`.
+    """
 
     def __init__(self, config: TaskConfig, tools: HandlerDeps) -> None:
         self._config = config
@@ -181,12 +194,13 @@ class CommandHandlers:
         )
 
     def limit_rates(self, copy_bytes_per_s: int, reconcile_bytes_per_s: int) -> None:
-        """Apply the control plane's limits on the bandwidth of tasks; 0 = no limit."""
+        """Set the rate limits of copies and reconciles that the control plane requires; 0 means no
+        limit."""
         self._copy_ceiling.change(copy_bytes_per_s)
         self._reconcile_ceiling.change(reconcile_bytes_per_s)
 
     def routes(self) -> dict[str, Route]:
-        """Return the route of each type of command."""
+        """Return, for each type of command, the pool and the function that execute it."""
         return {
             "replicate": Route(
                 self.work,
@@ -209,7 +223,8 @@ class CommandHandlers:
         }
 
     def stop(self, deadline_s: float) -> list[str]:
-        """Stop all pools in parallel; return the names of pools that did not end in time."""
+        """Stop all pools at the same time. Return the names of the pools that did not stop in
+        time."""
         ends_at_s = self._clock.monotonic_s() + deadline_s
         pools = {"tasks": self.work, "removals": self.removal, "quick tasks": self.quick}
         for pool in pools.values():
@@ -221,7 +236,7 @@ class CommandHandlers:
         return unfinished
 
     def close(self) -> None:
-        """End the threads and close the connections."""
+        """End all threads, and close all connections to other datanodes."""
         for executor in (self._fetchers, self._shards, self._readers):
             executor.shutdown(wait=True, cancel_futures=True)
         for peer in self._peers.values():
@@ -230,7 +245,10 @@ class CommandHandlers:
     # Handlers of commands.
 
     def _within(self, size_bytes: int, carry_out: CarryOut) -> CarryOut:
-        """Return a handler that first waits for `size_bytes` of the memory budget of all tasks."""
+        """Return a handler that reserves `size_bytes` of memory before it calls `carry_out`.
+
+        The memory is reserved from the budget of all tasks. If it is not free, the handler waits.
+        """
 
         def carried_out(
             order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
@@ -264,8 +282,8 @@ class CommandHandlers:
         )
 
     def _source_volume(self, order: scm_pb2.Command) -> str:
-        """Return the id of the volume from which a copy reads, to limit the running copies per
-        volume."""
+        """Return the id of the volume from which a copy reads. The number of copies per volume is
+        limited."""
         return self._tools.store.volume_id(ContainerId(order.replicate.container_id))
 
     def _delete_blocks(
@@ -303,8 +321,11 @@ class CommandHandlers:
         self._tools.reregister()
 
     def follow_node_state(self) -> None:
-        """Set the size of the work pool. While this datanode is out of service, the pool is twice
-        as large, because all replicas must be copied to other datanodes."""
+        """Set the size of the pool `work` according to the state of this datanode.
+
+        The size is doubled while the datanode is out of service, because all its replicas must then
+        be copied to other datanodes.
+        """
         is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
         self.work.set_scale(OUT_OF_SERVICE_FACTOR if is_leaving else 1)
 
@@ -354,9 +375,11 @@ class CommandHandlers:
     def trust(
         self, request: datanode_pb2.TrustReplicaRequest, stop: Callable[[], bool]
     ) -> datanode_pb2.TrustReplicaResponse:
-        """Make the local replica equal to the trusted peer's. With `dry_run`, only return the
-        changes that this would make. Raise RefusedError(STALE_PLAN) if the changes differ from
-        those that the operator has seen (`request.shown`)."""
+        """Make the local replica equal to the replica of the peer that the operator trusts.
+
+        In a dry run, only return the changes that this would make. Raise RefusedError(STALE_PLAN)
+        if the changes differ from those that the operator has seen (`request.shown`).
+        """
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
         if trusted == self._tools.store.datanode_id:
@@ -392,8 +415,12 @@ class CommandHandlers:
         return response
 
     def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> ConfirmedDeletes:
-        """Return which of these blocks the control plane ordered to delete, and which belong to a
-        key. If the control plane does not answer, the remaining blocks are in neither set."""
+        """Ask the control plane which of these blocks it ordered to delete, and which belong to a
+        key.
+
+        If the control plane does not answer, the blocks are in neither of the two sets of the
+        result.
+        """
         ordered: list[int] = []
         kept: list[int] = []
         try:
@@ -409,8 +436,10 @@ class CommandHandlers:
     def _named_by_keys(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> frozenset[BlockId]:
-        """Return which of these blocks belong to a key. Raise SutureError if the control plane does
-        not answer."""
+        """Return those of the given blocks that belong to a key.
+
+        Raise SutureError if the control plane does not answer.
+        """
         named: list[int] = []
         for first in range(0, len(block_ids), CONFIRMED_MAX):
             asked = block_ids[first : first + CONFIRMED_MAX]
@@ -437,8 +466,10 @@ class CommandHandlers:
         status.replicate.CopyFrom(outcome)
 
     def _time_left_s(self, context: TaskContext, longest_s: float) -> float:
-        """Return the seconds until the deadline of a command, at least 0.1; `longest_s` if the
-        command has no deadline."""
+        """Return the number of seconds until the deadline of a command, at least 0.1.
+
+        If the command has no deadline, return `longest_s`.
+        """
         if not context.deadline_at_ms:
             return longest_s
         return max((context.deadline_at_ms - monotonic_ms(self._clock)) / 1000, 0.1)
@@ -477,8 +508,7 @@ class CommandHandlers:
         return self.peer(datanode) if dial is None else dial(datanode, index)
 
     def peer(self, datanode: NodeAddress) -> Peer:
-        """Return the connection to a datanode. The first call for a datanode creates the
-        connection."""
+        """Return the connection to a datanode. The connection is created on the first call."""
         key = datanode.datanode_id, datanode.address
         peer = self._peers.get(key)
         if peer is None:
@@ -492,24 +522,34 @@ class CommandHandlers:
 
 
 def parse_holder(message: scm_pb2.KnownHolder) -> SilentHolder:
-    """Validate an entry of a reconcile's `holders`: a known holder that cannot be asked now."""
+    """Return an entry of the field `holders` of a reconcile command, after validation.
+
+    The entry describes a datanode that has a replica but cannot be asked now.
+    """
     tree = message.tree if message.HasField("tree") else None
     summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
     return SilentHolder(message.datanode_id, summary, message.is_empty, message.is_dead)
 
 
 def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:
-    """Return a key that is equal for commands with the same transactions."""
+    """Return the transaction ids of a command as its key. Commands with equal keys are
+    duplicates."""
     return tuple(item.transaction_id for item in order.delete_blocks.transactions)
 
 
 def command_key(order: scm_pb2.Command) -> int:
-    """Return the command id as the key, so that no command is a duplicate of another. If several
-    commands of the type are queued, all run, and the last one takes effect."""
+    """Return the command id as the key of the command, so that no command is a duplicate of
+    another.
+
+    If several commands of the same type are queued, all of them are executed, and the last one
+    takes effect.
+    """
     return order.command_id
 
 
 def replicate_key(order: scm_pb2.Command) -> tuple[int, str]:
-    """Return the container id and the target as the key, because copies to different targets are
-    not duplicates."""
+    """Return the container id and the target as the key of a copy.
+
+    Therefore, copies of one container to different targets are not duplicates.
+    """
     return order.replicate.container_id, order.replicate.target.datanode_id

@@ -1,10 +1,10 @@
-"""Intake of commands from the heartbeat into the pools, a few at a time.
+"""Moves commands from the heartbeat into the queues of the pools, a few at a time.
 
-A heartbeat may bring thousands of commands, and Python runs one thread at a time. If the intake
-queued all commands at once, and the pools started them as fast as possible, every client's read
-would be delayed. The intake therefore queues commands in slices with pauses in between, and the
-pools start them at a limited rate. Both limits are far above the rate at which disks and networks
-complete commands.
+A heartbeat may contain thousands of commands, and Python executes only one thread at a time. If all
+commands were queued and started at once, the reads of all clients would be delayed. Therefore, this
+worker queues a few commands, pauses, and continues. The pools also start only a limited number of
+commands per second. Both limits are far above the rate at which disks and networks complete
+commands.
 """
 
 import threading
@@ -29,12 +29,13 @@ log = structlog.get_logger()
 
 
 class CommandIntake:
-    """Worker of the intake loop. Any thread may call `accept`."""
+    """Worker that queues received commands. Any thread may call `accept`."""
 
     name = "intake"
 
     def __init__(self, commands: CommandRouter, clock: Clock, *, bell: WakeEvent) -> None:
-        """Queue commands in `commands`. `bell` wakes the worker's loop."""
+        """Create a worker that queues the commands in `commands`. `bell` wakes the loop of the
+        worker."""
         self._commands = commands
         self._clock = clock
         self._lock = threading.Lock()
@@ -44,9 +45,9 @@ class CommandIntake:
         self.bell = bell
 
     def accept(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
-        """Accept commands of the SCM with this term. The call never blocks.
+        """Accept commands of the SCM with this term. The call does not block.
 
-        If `WAITING_MAX` commands are waiting, refuse further commands with QUEUE_FULL.
+        If WAITING_MAX commands are waiting, further commands are refused with QUEUE_FULL.
         """
         self._commands.set_term(term)
         now_ms = monotonic_ms(self._clock)
@@ -59,8 +60,10 @@ class CommandIntake:
         self.bell.set()
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return the number of queued and running commands by type, including those in the
-        intake."""
+        """Yield the number of queued and running commands of each type.
+
+        Commands that are accepted but not yet in a queue are included.
+        """
         with self._lock:
             counts = Counter(self._counts)
         # A command that moves to a pool during the count is counted twice, but never omitted.
@@ -70,7 +73,7 @@ class CommandIntake:
             yield scm_pb2.QueueCount(type=task_type, count=count)
 
     def step(self) -> Step:
-        """Queue one slice of commands."""
+        """Move SLICE_COUNT commands into the queues of the pools."""
         with self._lock:
             few = list(islice(self._waiting, SLICE_COUNT))
         now_ms = monotonic_ms(self._clock)
@@ -92,6 +95,8 @@ class CommandIntake:
 
 
 def is_normal(command: scm_pb2.Command) -> bool:
-    """Return whether a command has normal priority. Only such commands count in the reported
-    queues."""
+    """Return whether a command has normal priority.
+
+    The numbers of queued commands that the agent reports include only such commands.
+    """
     return command.priority != scm_pb2.LOW

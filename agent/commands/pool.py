@@ -1,7 +1,7 @@
-"""Thread pools that run commands. `agent.commands.command_queue` decides which command may run.
+"""Pools of threads that execute commands.
 
-Each thread takes a task and runs it with a `TaskContext`. If a task raises an exception, the thread
-logs it and continues.
+Each thread takes a task from the queue (`agent.commands.command_queue`) and executes it with a
+`TaskContext`. If a task raises an exception, the thread logs the exception and takes the next task.
 """
 
 import threading
@@ -34,10 +34,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """Stop conditions of a running task.
+    """Information for a running task about when it must stop.
 
-    `stop()` returns True when the pool shuts down, or when the task's deadline has passed. The task
-    must then end soon. `deadline_at_ms` is monotonic time; 0 = none.
+    `stop()` returns True if the pool shuts down, or if the deadline of the task has passed. The
+    task must then end soon. `deadline_at_ms` is monotonic time; 0 means no deadline.
     """
 
     stop: Callable[[], bool]
@@ -55,7 +55,7 @@ class _Entry:
 
 
 class TaskPool:
-    """A bounded number of threads that run the tasks of a bounded queue."""
+    """A limited number of threads that execute the tasks of a limited queue."""
 
     def __init__(
         self,
@@ -65,8 +65,10 @@ class TaskPool:
         clock: Clock | None = None,
         turnstile: StartRateLimiter | None = None,
     ) -> None:
-        """Create a pool without threads. `turnstile` limits the number of tasks started per second;
-        if it is None, there is no limit."""
+        """Create a pool. Its threads are started when tasks are submitted.
+
+        `turnstile` limits the number of tasks that start per second; None means no limit.
+        """
         self._turnstile = turnstile
         _check_threads(limits)
         self._limits = limits
@@ -84,12 +86,12 @@ class TaskPool:
     def submit(
         self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
     ) -> TaskRejection | None:
-        """Queue a task. Return None if it was queued, otherwise the reason of the refusal. The call
-        never blocks.
+        """Add a task to the queue. Return None, or the reason if the task was refused. The call
+        does not block.
 
-        A queued task may be dropped, because its deadline passed, its term became stale or the pool
-        stops. Another thread then calls `on_drop`. Every queued task therefore ends with a call of
-        `body` or of `on_drop`.
+        A queued task may be dropped because its deadline has passed, because another SCM has become
+        the leader, or because the pool stops. Another thread then calls `on_drop`. Therefore, every
+        queued task ends with a call of either `body` or `on_drop`.
         """
         with self._changed:
             refusal = self._queue.submit(task, monotonic_ms(self._clock))
@@ -102,14 +104,17 @@ class TaskPool:
         return refusal
 
     def set_term(self, term: int) -> None:
-        """Record the leading SCM's term. Waiting commands of lower terms are dropped."""
+        """Record the election term of the SCM leader. Waiting commands of earlier leaders are
+        dropped."""
         with self._changed:
             self._queue.set_term(term)
             self._work_came.notify()
 
     def set_scale(self, factor: float) -> None:
-        """Multiply the limits of threads, queue and shares by `factor`. Raise ValueError if it is
-        out of range."""
+        """Multiply the limits of threads, queue length and task types by `factor`.
+
+        Raise ValueError if `factor` is less than 1 or more than SCALE_MAX.
+        """
         if not 1 <= factor <= SCALE_MAX:
             raise ValueError(f"scale {factor} is not within 1..{SCALE_MAX}")
         limits = self._limits
@@ -128,8 +133,10 @@ class TaskPool:
             self._work_came.notify_all()
 
     def loads(self) -> dict[str, int]:
-        """Return, for each task type that was ever queued, the number of its waiting NORMAL tasks
-        plus its running tasks."""
+        """Return the load of each task type: the number of running tasks plus waiting NORMAL tasks.
+
+        The result has all types of which a task was queued since the start.
+        """
         with self._changed:
             return self._queue.loads()
 
@@ -144,7 +151,7 @@ class TaskPool:
             return self._queue.running_count
 
     def request_stop(self) -> None:
-        """Drop waiting tasks, and request running tasks to stop. The call never blocks."""
+        """Drop all waiting tasks, and request running tasks to stop. The call does not block."""
         with self._changed:
             self._stopping.set()
             dropped = self._forget(self._queue.stop())
@@ -152,8 +159,10 @@ class TaskPool:
         self._tell(dropped)
 
     def stop(self, deadline_s: float) -> bool:
-        """Request all tasks to stop, and wait for up to `deadline_s`. Return whether all have
-        ended."""
+        """Request all tasks to stop, and wait for at most `deadline_s` seconds.
+
+        Return True if all tasks have ended.
+        """
         self.request_stop()
         with self._changed:
             drained = self._changed.wait_for(
@@ -164,8 +173,10 @@ class TaskPool:
         return drained
 
     def _add_thread(self) -> bool:
-        """Start one more thread if there are more tasks than threads and the limit allows it.
-        Return True if a thread was started."""
+        """Start one more thread if there are more tasks than threads, and the limit allows it.
+
+        Return True if a thread was started.
+        """
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         allowed = min(int(self._limits.running_max * self._scale), THREADS_MAX)
         busy = self._queue.running_count + self._queue.queued_count
@@ -193,8 +204,10 @@ class TaskPool:
                 return
 
     def _next(self) -> DequeueResult:
-        """Wait until a task may run or tasks were dropped; return them. Return an empty result if
-        the pool stops."""
+        """Wait until a task may run, or until tasks were dropped. Return these tasks.
+
+        If the pool stops, return an empty result.
+        """
         while not self._stopping.is_set():
             taken = self._queue.pop(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
@@ -204,8 +217,10 @@ class TaskPool:
         return DequeueResult(None)
 
     def _forget(self, dropped: Sequence[DroppedTask]) -> list[tuple[DroppedTask, OnDrop | None]]:
-        """Remove the entries of dropped tasks. Return each task with its `on_drop` callback, which
-        the caller calls after it has released the lock."""
+        """Remove dropped tasks from the pool, and return each of them with its `on_drop` callback.
+
+        The caller must call these callbacks after it has released the lock.
+        """
         return [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
 
     def _tell(self, told: Sequence[tuple[DroppedTask, OnDrop | None]]) -> None:

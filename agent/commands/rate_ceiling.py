@@ -1,4 +1,4 @@
-"""Upper limit on the rate of background work, which the control plane changes at run time."""
+"""A rate limit for background work that the control plane can change while the agent runs."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -10,29 +10,32 @@ SLICE_S: Final = 1.0  # interval at which a long wait checks for a stop and a ch
 
 
 class RateCeiling:
-    """A rate limit that all threads of one kind of work share. Implements `Pace` of
-    `suture.runtime.ports`."""
+    """A rate limit that several threads share. Implements `Pace` of `suture.runtime.ports`."""
 
     def __init__(self, clock: Clock, wait: Callable[[float], bool]) -> None:
-        """Create a ceiling without a limit. `wait(seconds)` sleeps, and returns True early if the
-        process stops, as `Event.wait` does."""
+        """Create an object without a limit.
+
+        `wait(seconds)` sleeps, and returns True early if the process stops, like `Event.wait`.
+        """
         self._clock = clock
         self._wait = wait
         self._lock = Lock()
         self._owed_bytes = 0.0  # bytes of work by which the rate was exceeded at `_counted_at_s`
         self._counted_at_s = clock.monotonic_s()
         self.bytes_per_s = 0
-        """The rate limit in bytes per second; 0 = no limit."""
+        """The rate limit in bytes per second; 0 means no limit."""
 
     def change(self, bytes_per_s: int) -> None:
-        """Set the rate limit; it applies from now on. Thread-safe."""
+        """Set the rate limit for all future work. Thread-safe."""
         with self._lock:
             self._count()
             self.bytes_per_s = bytes_per_s
 
     def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-        """Account for `length_bytes` of work, and wait until the rate allows more. The wait ends
-        early if `is_interrupted` returns True or the process stops."""
+        """Count `length_bytes` of finished work, and wait until the rate limit allows more work.
+
+        The wait ends early if `is_interrupted` returns True or the process stops.
+        """
         if not self.bytes_per_s:
             return
         with self._lock:
@@ -48,8 +51,11 @@ class RateCeiling:
             return self._owed_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
 
     def _count(self) -> None:
-        """Reduce `_owed_bytes` by the bytes that the rate has allowed since the last call. The
-        caller must hold the lock."""
+        """Subtract the bytes that the rate limit has allowed since the last call from
+        `_owed_bytes`.
+
+        The caller must hold the lock.
+        """
         now_s = self._clock.monotonic_s()
         allowed_bytes = (now_s - self._counted_at_s) * self.bytes_per_s
         self._counted_at_s = now_s

@@ -1,12 +1,13 @@
-"""Deletion of a replica after a witness (another holder) has proved that it has the same data.
+"""Deletes a replica after another datanode has proved that it has the same data.
 
-1. This datanode stops accepting pins of its own replica, so that it cannot be a witness for the
-   delete of another replica at the same time.
-2. A witness reads its replica, proves its content, and pins the replica for KEEP_S.
-3. This datanode deletes its replica.
+The other datanode is called a witness.
 
-A command without witnesses is executed without a proof. The SCM sends such a command if no datanode
-needs a replica of the container any more, or if an operator forces the delete.
+1. This datanode refuses to pin its own replica. Therefore, it cannot confirm the delete of another
+replica of the container at the same time. 2. The witness reads its replica, proves the content, and
+pins the replica for KEEP_S seconds. 3. This datanode deletes its replica.
+
+If the command names no witnesses, the delete needs no proof. The SCM sends such a command if no
+datanode needs a replica of the container any more, or if an operator forces the delete.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,16 +28,23 @@ from suture.runtime.ports import Leases
 from suture.wire.clients.peer import Peer
 
 KEEP_S: Final = 30.0
-"""Seconds for which a witness pins its replica after its last proof. The local replica must be
-deleted within a third of this time after the proof; otherwise the local replica is kept."""
+"""Number of seconds for which another datanode keeps its replica after it has proved its content.
+
+The local replica must be deleted within a third of this time after the proof. Otherwise, the local
+replica is not deleted.
+"""
 EMPTY: Final = "none: it holds no block"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDeleter:
-    """Deletes replicas. `confirmed` returns which of the given blocks the control plane ordered to
-    delete. A witness does not read its replica if its last complete scan is at most `age_max_s`
-    seconds old."""
+    """Deletes replicas of this datanode, after another datanode has proved that it has the same
+    data.
+
+    `confirmed` is a function that returns those of the given blocks that the control plane ordered
+    to delete. The other datanode does not read its replica again if its last complete scan is at
+    most `age_max_s` seconds old.
+    """
 
     store: ReplicaStore
     leases: Leases
@@ -53,11 +61,12 @@ class ReplicaDeleter:
         force: bool,
         timeout_s: float,
     ) -> None:
-        """Delete a replica. If no witness gives a proof, raise RefusedError(NOT_PROVEN) and keep
-        the replica unchanged.
+        """Delete a replica after one of the `witnesses` has proved that it has the same data.
 
-        If the replica is already DELETED, because an earlier delete was interrupted after its
-        proof, complete the delete without another proof.
+        If none of them gives a proof, raise RefusedError(NOT_PROVEN) and leave the replica
+        unchanged. If `witnesses` is empty, no proof is needed. If an earlier delete was interrupted
+        after its proof, the replica is already DELETED. The delete is then completed without
+        another proof.
         """
         if self.store.replica(container_id).state is ReplicaState.DELETED:
             witnesses = {}
@@ -91,13 +100,14 @@ class ReplicaDeleter:
         ).proof()
 
     def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
-        """Return the blocks with local bytes but no row. The replica's tree does not contain
-        them."""
+        """Return the blocks that have local bytes but no row. They are not part of the replica's
+        tree."""
         sizes = self.store.view(container_id).blocks_without_row()
         return frozenset(block_id for block_id, size_bytes in sizes.items() if size_bytes > 0)
 
     def _tree(self, container_id: ContainerId) -> Tree:
-        """Return the replica's tree. If the replica was never closed, build it from its rows."""
+        """Return the tree of the replica. If the replica was never closed, build the tree from its
+        rows."""
         try:
             return self.store.view(container_id).tree()
         except RefusedError as error:

@@ -1,8 +1,9 @@
-"""Routing of the SCM's commands into the pools, with an answer to every command.
+"""Sends each command of the SCM to a thread pool, and sends an answer for each command.
 
-`CommandHandlers.routes` assigns the types of commands to the pools. If a command is refused or
-dropped (duplicate, stale term, deadline passed, full queue, shutdown), its answer is SKIPPED with
-the reason. No command is dropped without an answer.
+`CommandHandlers.routes` assigns the types of commands to the pools. A command may be refused or
+dropped, because it is a duplicate, another SCM has become the leader, its deadline has passed, the
+queue is full, or the agent stops. The answer is then SKIPPED, with the reason. Every command gets
+an answer.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -20,16 +21,20 @@ ANSWER_TEXT_MAX: Final = 500  # maximum length of the error text in an answer
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 CarryOut = Callable[[scm_pb2.Command, TaskContext, scm_pb2.CommandStatus], None]
-"""Function that executes a command and sets the outcome in the status. It raises SutureError on
-failure."""
+"""Function that executes a command and stores the outcome in the status.
+
+It raises SutureError if the command fails.
+"""
 KeyOf = Callable[[scm_pb2.Command], Hashable]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Route of one type of command. `key_of` returns a key that is equal for duplicate commands; if
-    it is None, the key is the container id. `place_of` returns the resource that a command uses,
-    for example a volume."""
+    """The pool and the function that execute one type of command.
+
+    `key_of` returns a key that is equal for duplicate commands. If `key_of` is None, the key is the
+    container id. `place_of` returns the resource that a command uses, for example a volume.
+    """
 
     pool: TaskPool
     carry_out: CarryOut
@@ -39,10 +44,10 @@ class Route:
 
 
 class CommandRouter:
-    """Queues commands in the pools, and answers each."""
+    """Adds commands to the queues of the pools, and answers each command."""
 
     def __init__(self, routes: Mapping[str, Route], answer: Answer, clock: Clock) -> None:
-        """Route commands by `routes`, whose keys are the field names of commands. `answer` sends an
+        """Create a router. The keys of `routes` are field names of commands. `answer` sends an
         answer to the SCM."""
         self._routes = dict(routes)
         self._pools = list(dict.fromkeys(route.pool for route in routes.values()))
@@ -50,26 +55,27 @@ class CommandRouter:
         self._clock = clock
 
     def set_term(self, term: int) -> None:
-        """Record the leading SCM's term. Waiting commands of lower terms are dropped."""
+        """Record the election term of the SCM leader. Waiting commands of earlier leaders are
+        dropped."""
         for pool in self._pools:
             pool.set_term(term)
 
     def refuse(self, command: scm_pb2.Command, why: TaskRejection) -> None:
-        """Answer a command that is not queued with the reason `why`."""
+        """Answer a command that will not be executed, with the reason `why`."""
         self._answer(skipped(command, why.value))
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return the number of queued and running tasks by type. Queued LOW tasks are not
+        """Yield the number of queued and running tasks of each type. Queued LOW tasks are not
         counted."""
         for pool in self._pools:
             for task_type, count in pool.loads().items():
                 yield scm_pb2.QueueCount(type=task_type, count=count)
 
     def queue(self, command: scm_pb2.Command, *, waited_ms: int = 0) -> str:
-        """Queue a command. If it cannot be queued, answer it and return the reason; otherwise
-        return "".
+        """Add a command to the queue of its pool. Return "".
 
-        `waited_ms` is the time since the command arrived, which counts against its lifetime.
+        If the command cannot be queued, answer it and return the reason. `waited_ms` is the time
+        since the command arrived. This time is subtracted from the lifetime of the command.
         """
         kind = kind_of(command)
         container_id = container_of(command)
@@ -98,13 +104,17 @@ class CommandRouter:
         return refusal.value
 
     def _deadline_at_ms(self, command: scm_pb2.Command, waited_ms: int) -> int:
-        """Return the command's deadline in ms of the monotonic clock; 0 = none. Commands have a
-        lifetime instead of a deadline, so that the clocks of the SCM and this host may differ."""
+        """Return the deadline of a command in milliseconds of the monotonic clock; 0 means no
+        deadline.
+
+        A command contains a lifetime instead of a deadline, because the clocks of the SCM and of
+        this host may differ.
+        """
         came_ms = monotonic_ms(self._clock) - waited_ms
         return max(1, came_ms + command.lifetime_ms) if command.lifetime_ms else 0
 
     def _body(self, command: scm_pb2.Command, carry_out: CarryOut) -> TaskBody:
-        """Return the function to run in the pool: it executes the command and answers it."""
+        """Return the function that the pool calls. It executes the command and answers it."""
 
         def body(context: TaskContext) -> None:
             status = answer_to(command, scm_pb2.CommandStatus.EXECUTED)
@@ -126,18 +136,18 @@ class CommandRouter:
 
 
 def kind_of(command: scm_pb2.Command) -> str:
-    """Return the type of a command as a string."""
+    """Return the type of a command as text, for example "reconcile"."""
     return command.WhichOneof("command") or "unknown"
 
 
 def container_of(command: scm_pb2.Command) -> int:
-    """Return the container that the command names; 0 if it names none."""
+    """Return the id of the container that the command names; 0 if it names no container."""
     kind = command.WhichOneof("command")
     return 0 if kind is None else int(getattr(getattr(command, kind), "container_id", 0))
 
 
 def ids_of(command: scm_pb2.Command) -> tuple[tuple[str, int], ...]:
-    """Return the log fields of a command."""
+    """Return the ids in a command as fields for the log."""
     container_id = container_of(command)
     ids = (("command_id", command.command_id), ("container_id", container_id))
     return ids if container_id else ids[:1]
@@ -146,7 +156,10 @@ def ids_of(command: scm_pb2.Command) -> tuple[tuple[str, int], ...]:
 def answer_to(
     command: scm_pb2.Command, state: scm_pb2.CommandStatus.State
 ) -> scm_pb2.CommandStatus:
-    """Return an answer to a command, with this state and the ids, but no outcome yet."""
+    """Return an answer to a command, with the given state and the ids of the command.
+
+    The caller adds the outcome.
+    """
     return scm_pb2.CommandStatus(
         command_id=command.command_id,
         type=kind_of(command),
@@ -156,7 +169,7 @@ def answer_to(
 
 
 def skipped(command: scm_pb2.Command, why: str) -> scm_pb2.CommandStatus:
-    """Return the answer to a command that will not run."""
+    """Return the answer to a command that will not be executed, with the reason `why`."""
     status = answer_to(command, scm_pb2.CommandStatus.SKIPPED)
     status.code = why
     return status

@@ -10,7 +10,8 @@ STARTS_BURST: Final = 20.0
 
 
 class StartRateLimiter:
-    """Admits `per_s` starts per second, and up to `burst` at once after a pause. Thread-safe."""
+    """Allows `per_s` starts of tasks per second, and up to `burst` at once after a pause.
+    Thread-safe."""
 
     def __init__(
         self, clock: Clock, *, per_s: float = STARTS_PER_S, burst: float = STARTS_BURST
@@ -22,7 +23,8 @@ class StartRateLimiter:
         self._free_at_s = float("-inf")
 
     def delay_s(self) -> float:
-        """Reserve the next start. Return the seconds to wait before it."""
+        """Reserve the next start. Return the number of seconds that the caller must wait before the
+        start."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             self._free_at_s = max(self._free_at_s, now_s - self._slack_s) + self._step_s

@@ -1,4 +1,4 @@
-"""Loading of the agent's options: reading, checking and reloading."""
+"""Functions that load, check and reload the agent's options."""
 
 from collections.abc import Iterator
 from itertools import combinations
@@ -18,15 +18,16 @@ ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused with
 
 
 def load(path: Path) -> AgentConfig:
-    """Read and check the file at `path` and its drop-ins.
+    """Read the config file at `path` and its drop-in files, and return the checked options.
 
-    Raise RefusedError(INVALID_CONFIG), with the file and line of every fault, if it is invalid.
+    Raise RefusedError(INVALID_CONFIG) if an option is invalid. The error text has the file and line
+    of every fault.
     """
     return load_written(path)[0]
 
 
 def load_written(path: Path) -> tuple[AgentConfig, ParsedConfig]:
-    """Return the config, and the file and line of every value."""
+    """Return the options, and the file and line where each value is written."""
     written = read(path)
     config = checked(
         AgentConfig,
@@ -39,8 +40,10 @@ def load_written(path: Path) -> tuple[AgentConfig, ParsedConfig]:
 
 
 def contradictions(config: AgentConfig) -> Iterator[Contradiction]:
-    """Yield options that contradict each other although each value is valid, with a text for the
-    error."""
+    """Yield groups of options whose values are valid alone but contradict each other.
+
+    Each group comes with a text for the error message.
+    """
     storage, scan, node = config.storage, config.scan, config.node
     if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
         yield (
@@ -66,8 +69,11 @@ def contradictions(config: AgentConfig) -> Iterator[Contradiction]:
 
 
 def _unsecured(config: AgentConfig) -> Iterator[Contradiction]:
-    """Yield TLS settings that are incomplete or contradict each other. Without TLS, also yield
-    addresses other than loopback, unless `allow_plaintext` is set."""
+    """Yield TLS options that are incomplete or contradict each other.
+
+    If TLS is not configured, and `allow_plaintext` is not set, also yield the options whose
+    addresses are not loopback addresses.
+    """
     tls, node = config.tls, config.node
     files = {"certificate": tls.certificate, "key": tls.key, "ca": tls.ca}
     missing = [name for name, path in files.items() if path is None]
@@ -93,8 +99,10 @@ def _unsecured(config: AgentConfig) -> Iterator[Contradiction]:
 
 
 def diff_options(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
-    """Return the options whose values differ, by full name. The value is True for an option that
-    can be changed by a reload."""
+    """Return the full names of the options whose values differ between `before` and `after`.
+
+    The value of an option is True if a reload can change it, and False if it needs a restart.
+    """
     return {
         name: is_live
         for name, is_live in _flags(type(before))
@@ -103,7 +111,11 @@ def diff_options(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
 
 
 def with_live(before: AgentConfig, after: AgentConfig) -> AgentConfig:
-    """Return `before` with the live options of `after`: the config in effect after a reload."""
+    """Return `before` with the values of the live options of `after`.
+
+    Live options are those that can change without a restart. The result is the config that is in
+    effect after a reload.
+    """
     updates: dict[str, dict[str, object]] = {}
     for name, is_live in _flags(AgentConfig):
         if is_live:

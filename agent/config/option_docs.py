@@ -48,8 +48,10 @@ prints them.
 
 
 def find(name: str) -> Iterator[OptionDoc]:
-    """Yield the option with this full name, or all options with this section or key ("" = all).
-    Raise RefusedError if there is none."""
+    """Yield the option with this full name, or all options whose section or key has this name.
+
+    If `name` is "", yield all options. Raise RefusedError if no option matches.
+    """
     found = [o for o in options(AgentConfig) if name in {"", o.name, o.section, o.key}]
     if not found:
         raise RefusedError(
@@ -93,7 +95,7 @@ def document() -> str:
 
 
 def format_option(name: str, value: object) -> str:
-    """Return the value of an option as TOML. Raise KeyError if there is no such option."""
+    """Return the value of an option as TOML text. Raise KeyError if no option has this name."""
     return value_text(value, unit_of(_field(name)))
 
 

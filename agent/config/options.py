@@ -1,10 +1,11 @@
-"""Declaration of every option of the agent: name, unit, bounds, default, description, and whether
-it is live.
+"""Declaration of all options of the agent.
 
-The file is TOML, with drop-ins in conf.d (suture/config/toml_file.py). An unknown key is an error.
-All defaults are declared in this module, and no environment variable changes one. A number has the
-unit in its key's suffix; a text contains its own unit: `data_interval_s = 604800` equals
-`data_interval_s = "7d"`. SIGHUP applies the options declared `live`; the others need a restart.
+Each option has a name, a unit, bounds, a default and a description. The config file is TOML, and is
+followed by drop-in files in conf.d (suture/config/toml_file.py). An unknown key is an error. All
+defaults are declared in this module. No environment variable changes an option. A number has its
+unit in the suffix of the key, and a text contains its unit: `data_interval_s = 604800` equals
+`data_interval_s = "7d"`. SIGHUP applies changes of the options that are declared `live`. Changes of
+the other options need a restart.
 """
 
 import re
@@ -43,7 +44,7 @@ ScmAddress = Annotated[
 
 
 OZONE_VERSIONS: Final = {7: "1.4", 8: "2.0", 9: "2.1", 10: "2.2"}
-"""Versions of Ozone, by the layout version of their datanode software (HDDSLayoutFeature)."""
+"""Releases of Ozone by their layout version, the on-disk format number (HDDSLayoutFeature)."""
 DIRECTORY: Final = re.compile(r"|/.*|file:///.*|(s3|s3a|s3n|hdfs|viewfs)://[^/@?#\s]+[^@#\s]*")
 
 
@@ -61,13 +62,16 @@ def _checked_window(text: str) -> str:
 
 
 def _several(value: object) -> object:
-    """Return a single address as a tuple with one element. Return other values unchanged."""
+    """Return a text as a tuple with one element. Return other values unchanged."""
     return (value,) if isinstance(value, str) else value
 
 
 def _layout_of(value: object) -> object:
-    """Return the layout version for a text with a version of Ozone. Return a value of another type
-    unchanged. Raise ValueError if the version is unknown."""
+    """Return the layout version of a release of Ozone, for example 10 for "2.2".
+
+    A value that is not a text or a decimal number is returned unchanged. Raise ValueError if the
+    release is unknown.
+    """
     if not isinstance(value, str | float):
         return value
     layouts = {version: layout for layout, version in OZONE_VERSIONS.items()}

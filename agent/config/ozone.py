@@ -1,4 +1,4 @@
-"""Checks of the options of an agent that works in a cluster of Apache Ozone."""
+"""Checks of the options of an agent that belongs to a cluster of Apache Ozone."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,13 +9,17 @@ from suture.runtime.loopback import is_loopback
 
 
 def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
-    """Return those addresses in `scm` that belong to Ozone's storage container managers."""
+    """Return the addresses in `scm` that belong to storage container managers of Ozone."""
     return tuple(address for address in scm if address.startswith(OZONE_SCHEME))
 
 
 def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield options that need a security feature of Ozone that the agent lacks (tokens, TLS), and
-    options that are missing in a secure cluster. Each comes with a text for the error."""
+    """Yield options whose values contradict each other because of Ozone's security.
+
+    If `ozone.conf` is set, yield the options that a secure cluster needs and that are not set.
+    Otherwise, yield options that need TLS, because the agent then serves Ozone only in plaintext.
+    Each group of options comes with a text for the error message.
+    """
     ozone, tls = config.ozone, config.tls
     if ozone.conf:
         yield from _incomplete(config)
@@ -38,7 +42,8 @@ def unsupported_security(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...],
 
 
 def _incomplete(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield options that are required in a secure cluster but not set."""
+    """Yield the options that a secure cluster needs and that are not set, with a text for the
+    error."""
     ozone = config.ozone
     needed = {
         "listen": ozone.listen,
@@ -56,7 +61,8 @@ def _incomplete(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def external_scm_conflicts(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield options that cannot be combined with an Ozone storage container manager."""
+    """Yield options that cannot be combined with an SCM of Ozone, with a text for the error
+    message."""
     scm, theirs = config.node.scm, ozone_scms(config.node.scm)
     if not theirs:
         return

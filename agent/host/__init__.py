@@ -1,1 +1,1 @@
-"""The agent process of one host: its construction, heartbeats and HTTP pages."""
+"""The agent process of one host: construction of its parts, heartbeats, HTTP pages."""

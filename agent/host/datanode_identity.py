@@ -1,12 +1,14 @@
-"""The ids with which an agent process registers with the SCM and reports to it."""
+"""The ids that an agent process sends to the SCM when it registers and reports."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DatanodeIdentity:
-    """Ids of this datanode and its cluster, the agent's version, and the id of this process
-    start."""
+    """The ids of this datanode and its cluster, and the version of the agent.
+
+    `boot_id` is a random number that identifies one start of the process.
+    """
 
     datanode_id: str
     cluster_id: str

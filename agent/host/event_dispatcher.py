@@ -1,7 +1,7 @@
-"""Dispatch of events between objects that are built at different times.
+"""Sends events between objects that are created at different times.
 
-A dispatcher is created first. The object that emits events gets the dispatcher as a constructor
-argument. The listeners subscribe later. Therefore no object has to be changed after its
+A dispatcher is created first. The object that sends events receives the dispatcher as an argument
+of its constructor. The receivers subscribe later. Therefore, no object must be changed after its
 construction.
 """
 
@@ -12,16 +12,20 @@ P = ParamSpec("P")
 
 
 class EventDispatcher(Generic[P]):
-    """Calls every listener, in the order of subscription, in the thread that calls `emit`."""
+    """Calls all listeners for each event, in the order of subscription.
+
+    The listeners are called in the thread that calls `emit`.
+    """
 
     def __init__(self) -> None:
         self._listeners: tuple[Callable[P, object], ...] = ()
 
     def subscribe(self, listener: Callable[P, object]) -> None:
-        """Register `listener` for future events."""
+        """Add a listener. It is called for all later events."""
         self._listeners = (*self._listeners, listener)
 
     def emit(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all listeners. If a listener raises an exception, the caller gets it."""
+        """Call all listeners. If a listener raises an exception, the exception is passed to the
+        caller."""
         for listener in self._listeners:
             listener(*args, **kwargs)

@@ -1,8 +1,8 @@
 """Interface of control planes that do not use suture.v1, and the loops that report to all SCMs.
 
-The agent imports no external control plane; `agent.main` creates those that the config names. Each
-one provides a worker that sends the reports of an outbox and queues the received commands, like the
-heartbeat worker for Suture's own control plane.
+The agent does not import the modules of these control planes; `agent.main` creates the ones that
+the config names. Each of them provides a worker, which sends the pending reports of an outbox and
+queues the received commands. `HeartbeatWorker` does the same for Suture's own control plane.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ NEWS_SPACING_S: Final = 0.05  # minimum time between heartbeats, so that answers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentServices:
-    """Services of the agent that the adapter of an external control plane may use."""
+    """Services of the agent that an external control plane may use."""
 
     config: AgentConfig
     who: DatanodeIdentity
@@ -41,46 +41,56 @@ class AgentServices:
     protocol_addresses: Sequence[str]
     leases: ContainerLeases
     submit: Submit
-    """Function that runs writes of data in another thread."""
+    """Function that executes writes of data in another thread."""
     request_scan: Callable[[ContainerId, str], None]
-    """Function that requests a scan of a replica; its second argument is the reason."""
+    """Function that requests a scan of a replica. Its second argument is the reason."""
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
-    """Function that queues commands of the leader, whose term is the second argument."""
+    """Function that queues commands of the SCM leader. Its second argument is the election term of
+    the SCM."""
     answer: Callable[[scm_pb2.CommandStatus], None]
     """Function that reports the status of a command that was not queued."""
 
 
 class ExternalControlPlane(Protocol):
-    """A control plane that is not Suture's."""
+    """A control plane of another system, for example Ozone's SCM."""
 
     @property
     def address(self) -> str:
-        """The address of the control plane, as in the config."""
+        """The address of the control plane, as written in the config."""
         ...
 
     def cluster_id(self) -> str:
-        """Return the id of the control plane's cluster. Raise UnavailableError if the control plane
-        does not answer, RefusedError if it refuses this agent."""
+        """Return the id of the control plane's cluster.
+
+        Raise UnavailableError if the control plane does not answer. Raise RefusedError if it
+        refuses this agent.
+        """
         ...
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return the worker that sends the reports of `outbox` and receives commands. Raise
-        RefusedError if it cannot be created.
+        """Return a worker that sends the reports in `outbox` to the control plane, and receives its
+        commands.
 
-        `leads` records a term, and returns True if no higher term is known.
+        `leads` is a function that records an election term, and returns True if no higher term is
+        known. Raise RefusedError if the worker cannot be created.
         """
         ...
 
     def dial(self, datanode: NodeAddress, index: int) -> ShardPeer:
-        """Return a client for a datanode with the shard `index` of a container; 0 = a complete
-        replica. The client connects on its first call. Thread-safe."""
+        """Return a client for a datanode that has a replica. Thread-safe.
+
+        `index` is the number of the shard, or 0 for a complete replica. The client connects on its
+        first call.
+        """
         ...
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        """Execute a copy that this control plane ordered. `worker` must have been called before.
-        Raise SutureError if the copy fails."""
+        """Execute a copy that this control plane has ordered.
+
+        `worker` must have been called before. Raise SutureError if the copy fails.
+        """
         ...
 
     def close(self) -> None:
@@ -91,7 +101,7 @@ class ExternalControlPlane(Protocol):
 def reporters(
     leaders: Sequence[ExternalControlPlane], boxes: Sequence[Outbox], led: AgentServices
 ) -> Iterator[WorkerLoop]:
-    """Yield the worker loop of each external control plane."""
+    """Yield the worker loop for each external control plane."""
     terms = TermTracker()
     for leader, outbox in zip(leaders, boxes, strict=True):
         worker = leader.worker(led, outbox, terms.observe_term)
@@ -108,8 +118,10 @@ def heartbeats(
     on_last_copies: Callable[[Sequence[int]], None],
     on_rates: Callable[[int, int], None],
 ) -> Iterator[WorkerLoop]:
-    """Yield a heartbeat loop for each of Suture's control planes (`scms`). `boxes` has the outbox
-    of each, and `address` is the address of this agent."""
+    """Yield a heartbeat loop for each of Suture's control planes (`scms`).
+
+    `boxes` has the outbox of each control plane. `address` is the address of this agent.
+    """
     identity = RegistrationInfo(led.who, address, led.config.node.rack)
     for scm, outbox in zip(scms, boxes, strict=True):
         beat = HeartbeatWorker(

@@ -1,10 +1,12 @@
-"""Heartbeats: send this datanode's reports to the SCM, and receive its commands.
+"""Heartbeats: they send this datanode's reports to the SCM, and receive commands of the SCM.
 
-The worker registers, sends a full report in pages, and then sends a heartbeat at every interval, or
-at once after a change. If the SCM requests it, the worker registers again.
+The worker registers this datanode, and sends a full report of all replicas in pages. Then it sends
+a heartbeat at every interval, and immediately after a change. If the SCM requests it, the worker
+registers again.
 
-`agent.host.outbox` has the pending changes and answers. A report is built from the state at the
-time of sending, so it is never stale, however long the SCM was unavailable.
+`agent.host.outbox` stores which replicas have changed, and the pending answers to commands. A
+report is built when it is sent. Therefore, it is never outdated, even if the SCM was unavailable
+for a long time.
 """
 
 import random
@@ -43,7 +45,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RegistrationInfo:
-    """Identity, address and rack with which this datanode registers."""
+    """The ids, the address and the rack with which this datanode registers."""
 
     who: DatanodeIdentity
     address: str
@@ -52,12 +54,13 @@ class RegistrationInfo:
 
 @dataclass(eq=False)
 class HeartbeatWorker:
-    """Worker of the heartbeat loop. It sends the content of the outbox to one SCM.
+    """Worker that sends the content of an outbox to one SCM in heartbeats.
 
-    `terms` records the terms of SCMs, and decides which SCM is the leader. Heartbeats are at least
-    `spacing_s` apart, even if the worker is woken more often. After each response of the leader,
-    `on_last_copies` is called with the containers of which only this datanode has a healthy
-    replica. `on_rates` is called with the limits on copies and reconciles in bytes per second.
+    `terms` records the election terms of all SCMs; the SCM with the highest term is the leader. Two
+    heartbeats are at least `spacing_s` seconds apart, even if the worker is woken more often. After
+    each response of the leader, `on_last_copies` is called with the containers of which only this
+    datanode has a healthy replica. `on_rates` is called with the rate limits of copies and
+    reconciles in bytes per second.
     """
 
     scm: ScmClient
@@ -87,11 +90,11 @@ class HeartbeatWorker:
 
     @property
     def state(self) -> str:
-        """Text for the status: `registered`, or the last error."""
+        """`registered`, or the text of the last error."""
         return self.outbox.state
 
     def step(self) -> Step:
-        """Register if needed, then send one heartbeat."""
+        """Register this datanode if necessary, then send one heartbeat."""
         wait_s = self._sent_at_s + self.spacing_s - self.clock.monotonic_s()
         if wait_s > 0:
             return Backoff(wait_s)
@@ -114,10 +117,11 @@ class HeartbeatWorker:
         return Busy() if more else RetryAfter(self._interval_s)
 
     def _retry_delay_s(self, error: RefusedError | UnavailableError) -> float:
-        """Return the seconds until the next attempt: exponential backoff with full jitter.
+        """Return the number of seconds until the next attempt.
 
-        While the SCM is unreachable, the delay is at most the heartbeat interval, because a
-        restarted SCM waits in safe mode for this datanode.
+        The delay grows exponentially and is random (full jitter). If the SCM is unreachable, the
+        delay is at most the heartbeat interval, because a restarted SCM stays in safe mode until
+        this datanode reports.
         """
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
@@ -160,7 +164,7 @@ class HeartbeatWorker:
         log.info("agent_registered", cluster_id=answer.cluster_id)
 
     def _send_heartbeat(self) -> bool:
-        """Send one heartbeat; return whether more reports or answers are pending."""
+        """Send one heartbeat. Return True if more reports or answers are pending."""
         # Read the queues before the statuses. If a task ends in between, its answer is among the
         # statuses, so the SCM does not consider the task lost.
         queues = list(self.reporter.queues())
@@ -213,8 +217,10 @@ class HeartbeatWorker:
         ]
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
-        """Return the oldest pending answers to commands that fit into one heartbeat; at least one
-        if any is pending."""
+        """Return the oldest pending answers to commands, as many as fit into one heartbeat.
+
+        If any answer is pending, return at least one.
+        """
         oldest = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         sizes_bytes = accumulate(status.ByteSize() for status in oldest)
         count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)
@@ -223,7 +229,7 @@ class HeartbeatWorker:
     def _reports(
         self, changed: list[ContainerId]
     ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
-        """Return the reports to send: some as messages, the others as columns.
+        """Return the reports for the next heartbeat: some as messages, the others as columns.
 
         Changed replicas are sent as messages, and their ids are added to `changed`. A page of a
         full report is sent as columns if possible.
@@ -249,32 +255,38 @@ class HeartbeatWorker:
         return reports, by_columns
 
     def _by_columns(self, page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport | None:
-        """Return a page encoded by columns. Return None if a replica has an invalid field; the page
-        is then sent as messages, so that the SCM skips only the invalid replica."""
+        """Return a page of a full report as columns.
+
+        Return None if a replica has an invalid field. The caller then sends the page as messages,
+        so that the SCM ignores only the invalid replica.
+        """
         try:
             return column_report(page)
         except RefusedError:
             return None
 
     def _tell_meanwhile(self) -> None:
-        """Queue the replicas that changed during the full report for another report.
+        """Queue another report of the replicas that changed while a full report was sent.
 
-        The full report does not contain replicas that were created while it was sent. Without
-        another report, the SCM might consider them deleted.
+        The full report does not contain replicas that were created in this time. Without another
+        report, the SCM might assume that they are deleted.
         """
         self.outbox.put_back(self._meanwhile)
         self._meanwhile.clear()
 
     def _requeue_reports(self, changed: Iterable[ContainerId]) -> None:
-        """Queue the changes again that the SCM did not acknowledge. If a full report is in
-        progress, restart it."""
+        """Put the changed replicas that the SCM has not acknowledged back into the queue.
+
+        If a full report is in progress, it is restarted.
+        """
         self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:
             self._full = None
             self._full_due_s = self.clock.monotonic_s()
 
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
-        """Return the next page of the full report; None if none is due or in progress."""
+        """Return the next page of the full report. Return None if no full report is due or in
+        progress."""
         now_s = self.clock.monotonic_s()
         is_wanted = self.outbox.pop_full_report_request()
         if is_wanted:

@@ -1,6 +1,6 @@
-"""The agent process of one host: start, change of options, and shutdown.
+"""The agent process of one host: start, change of options, shutdown.
 
-`agent.host.wiring` builds the parts of the process in the order of their dependencies.
+`agent.host.wiring` creates the parts of the process in the order of their dependencies.
 """
 
 from agent.config.loading import diff_options, with_live
@@ -9,7 +9,7 @@ from agent.host.wiring import AgentComponents
 
 
 class AgentProcess(AgentComponents):
-    """The parts of an agent process, and what is done with all of them."""
+    """The parts of an agent process, with methods that start, reconfigure and stop all of them."""
 
     @property
     def web_address(self) -> str:
@@ -18,21 +18,22 @@ class AgentProcess(AgentComponents):
 
     @property
     def protocol_addresses(self) -> list[str]:
-        """Addresses of the servers for other protocols."""
+        """Addresses of the servers for protocols other than suture.v1."""
         return self.protocol_servers.addresses
 
     def start(self) -> None:
-        """Start the loops and the servers. Call it once."""
+        """Start all loops and servers. Call this only once."""
         self.loops.start()
         self.server.server.start()
         self.protocol_servers.start()
         self.face.start()
 
     def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
-        """Apply the live options of `config`. Return the options that differ: True if the new value
-        is in effect, False if it needs a restart.
+        """Apply the live options of `config`, which are those that need no restart.
 
-        Raise RefusedError, with nothing changed, if the scan interval would be infeasible.
+        Return the names of the options that have changed. The value is True if the new value is in
+        effect, and False if it needs a restart. Raise RefusedError if the disks are too slow for
+        the new scan interval; nothing is then changed.
         """
         differences = diff_options(self.config, config)
         effective = with_live(self.config, config)
@@ -42,11 +43,12 @@ class AgentProcess(AgentComponents):
         return differences
 
     def stop(self) -> list[str]:
-        """Shut down within the configured time. Return the names of the parts that did not end.
-        May be called before `start`.
+        """Shut down within the configured time. Return the names of the parts that did not stop in
+        time.
 
-        First, new calls are refused. Then reconciles stop between two chunks, and the loops end.
-        The next start uses the journal to recover changes that were interrupted.
+        This method may be called before `start`. First, new calls are refused. Then reconciles stop
+        between two chunks, and the loops end. If a change was interrupted, the next start recovers
+        it from the journal.
         """
         deadline_s = self.config.stop_deadline_s
         self.stopping.set()

@@ -1,4 +1,4 @@
-"""Worker that removes expired quarantine files, and files that earlier deletes left."""
+"""Worker that removes expired quarantine files, and files that earlier deletes could not remove."""
 
 from collections import deque
 from pathlib import Path
@@ -17,10 +17,11 @@ log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Purges expired quarantine files, and retries to remove files of deleted replicas.
+    """Removes expired quarantine files, and retries to remove the files of deleted replicas.
 
-    Ages are measured from the earliest wall clock time of the last SETTLED_S seconds. If the clock
-    is years ahead for some hours, for example after a start, files do not expire because of that.
+    The earliest wall clock time of the last SETTLED_S seconds is used as the current time.
+    Therefore, no file expires early if the clock is wrong for some hours, for example after a
+    start.
     """
 
     name = "housekeeper"
@@ -33,13 +34,14 @@ class Housekeeper:
         self._graves: dict[str, tuple[Path, ...]] = {}  # paths that the last check found, by volume
 
     def keep_for(self, keep_s: float) -> None:
-        """Set the time for which quarantined files are kept, in seconds. Any thread may call
-        this."""
+        """Set the number of seconds for which quarantine files are kept. Thread-safe."""
         self._keep_s = keep_s
 
     def step(self) -> Step:
-        """Retry failed removals. Purge the quarantine, unless the clock has not been observed for
-        SETTLED_S."""
+        """Retry failed removals, and remove expired quarantine files.
+
+        No quarantine file is removed in the first SETTLED_S seconds after the start.
+        """
         self._purge_deleted()
         age_s = self._clock_age_s()
         if age_s is not None:
@@ -58,8 +60,11 @@ class Housekeeper:
                 log.warning("deleted_files_removal_failed", volume_id=volume_id, error=graves.why)
 
     def _clock_age_s(self) -> float | None:
-        """Return the seconds by which the wall clock is ahead of its earliest value in the last
-        SETTLED_S seconds; None if it has not been observed for that long."""
+        """Return how many seconds the wall clock is ahead of its earliest value in the last
+        SETTLED_S seconds.
+
+        Return None in the first SETTLED_S seconds after the start.
+        """
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         self._told.append((now_s, now_ms))
         if now_s - self._told[0][0] < SETTLED_S:

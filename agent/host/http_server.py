@@ -1,4 +1,4 @@
-"""HTTP listener of the agent: metrics, health and a status page."""
+"""HTTP server of the agent for metrics, health checks and a status page."""
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -19,8 +19,10 @@ JSON_TYPE: Final = "application/json"
 
 
 class DatanodeHttpServer:
-    """HTTP endpoint of one datanode: /metrics, /healthz and a status page. It is disabled if the
-    address is ""."""
+    """HTTP server of one datanode: /metrics, /healthz and a status page.
+
+    It is disabled if its address is "".
+    """
 
     def __init__(
         self,
@@ -34,10 +36,10 @@ class DatanodeHttpServer:
         calls_trouble: Callable[[], str] = lambda: "",
         names: Sequence[str] = (),
     ) -> None:
-        """Bind `address`. Raise RefusedError if that fails.
+        """Bind `address`. Raise RefusedError if this fails.
 
-        `names` are additional Host names that a browser may use. If calls of clients and peers may
-        get no answer, `calls_trouble` returns the reason; otherwise it returns "".
+        `names` are additional host names that requests may contain. `calls_trouble` returns the
+        reason why calls of clients and peers may get no answer, or "" if they are answered.
         """
         self._observer = observer
         self._scrub = scrub
@@ -49,21 +51,21 @@ class DatanodeHttpServer:
 
     @property
     def address(self) -> str:
-        """Address of the listener; "" if it is disabled."""
+        """Address of the HTTP server; "" if it is disabled."""
         return self._listener.address if self._listener else ""
 
     def start(self) -> None:
-        """Start the listener, if it is enabled."""
+        """Start the HTTP server if it is enabled."""
         if self._listener:
             self._listener.start()
 
     def stop(self) -> None:
-        """Stop the listener, if it is enabled."""
+        """Stop the HTTP server if it is enabled."""
         if self._listener:
             self._listener.stop()
 
     def is_well(self) -> bool:
-        """Return whether /healthz would return OK now."""
+        """Return whether /healthz would return the status 200 now."""
         return self._judged()[0] == HTTPStatus.OK
 
     def _judged(self) -> tuple[HTTPStatus, dict[str, object]]:

@@ -1,8 +1,8 @@
-"""Pending reports and answers for the SCM. Any thread adds them; the heartbeat sends them.
+"""Pending reports and answers for the SCM. Any thread adds them, and the heartbeat sends them.
 
-Changes are stored as a set of container ids. Their memory is therefore bounded by the number of
-replicas, however long the SCM is unavailable. An answer is removed after the SCM has acknowledged
-it, or if more than STATUSES_KEPT_MAX answers are pending.
+Changed replicas are stored as a set of container ids. Therefore, the memory is limited by the
+number of replicas, even if the SCM is unavailable for a long time. An answer is removed when the
+SCM has acknowledged it, or if more than STATUSES_KEPT_MAX answers are pending.
 """
 
 import threading
@@ -20,7 +20,8 @@ REGISTERED: Final = "registered"
 
 
 class Outbox:
-    """Pending reports and answers for one SCM. `bell` wakes the heartbeat worker of this SCM."""
+    """Pending reports and answers for one SCM. `bell` wakes the worker that sends heartbeats to
+    this SCM."""
 
     def __init__(self) -> None:
         self.bell = WakeEvent()
@@ -36,35 +37,39 @@ class Outbox:
 
     @property
     def state(self) -> str:
-        """`registered`, or the last error."""
+        """`registered`, or the text of the last error."""
         return self._state
 
     @property
     def clock_offset_ms(self) -> int:
-        """Proved part of the difference between this host's wall clock and the SCM's, in
-        milliseconds: positive if this host's clock is ahead, negative if it is behind, 0 if the
-        last call proves no difference."""
+        """Difference between the wall clocks of this host and the SCM, in milliseconds.
+
+        It is positive if the clock of this host is ahead, and negative if it is behind. Only the
+        part of the difference that the last call proves is included. It is 0 if the call proves no
+        difference.
+        """
         return self._clock_offset_ms
 
     def notify(self, container_id: ContainerId) -> None:
-        """Queue a report of this replica, because it is new, changed or deleted."""
+        """Queue a report of a replica that was created, changed or deleted."""
         self.put_back([container_id])
         self.bell.set()
 
     def report_all(self) -> None:
-        """Request a full report. The SCM considers replicas that are not in it as deleted."""
+        """Request a full report. The SCM assumes that replicas which are not in the report are
+        deleted."""
         with self._lock:
             self._is_full_wanted = True
         self.bell.set()
 
     def reregister(self) -> None:
-        """Request a new registration, which is followed by a full report."""
+        """Request a new registration of this datanode, which is followed by a full report."""
         with self._lock:
             self._must_register = True
         self.bell.set()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Queue the status of a command."""
+        """Queue an answer to a command."""
         with self._lock:
             self._statuses.append(status)
         self.bell.set()
@@ -72,20 +77,22 @@ class Outbox:
     # Methods for the heartbeat.
 
     def note_state(self, state: str) -> None:
-        """Record the result of the last contact with the SCM."""
+        """Record the state of the connection to the SCM: `registered`, or an error text."""
         self._state = state
 
     def note_clocks(self, *, sent_at_ms: int, answered_at_ms: int, received_at_ms: int) -> None:
-        """Record the wall clock times of one call: this host's before and after, and the SCM's.
+        """Compute the clock offset from the wall clock times of one call.
 
-        The SCM read its clock at an unknown moment of the call. Therefore, only an SCM time before
-        the start or after the end of the call proves a difference of the clocks.
+        `sent_at_ms` and `received_at_ms` are times of this host, and `answered_at_ms` is the time
+        of the SCM. The SCM has read its clock at some moment during the call. Therefore, a
+        difference of the clocks is proved only if the time of the SCM is before the start or after
+        the end of the call.
         """
         lead_ms = max(0, sent_at_ms - answered_at_ms)
         self._clock_offset_ms = lead_ms + min(0, received_at_ms - answered_at_ms)
 
     def pop_changed(self, count_max: int) -> list[ContainerId]:
-        """Remove and return the oldest changes, at most `count_max`."""
+        """Remove and return the ids of the replicas that changed first, at most `count_max`."""
         with self._lock:
             taken = list(islice(self._changed, count_max))
             for container_id in taken:
@@ -93,7 +100,7 @@ class Outbox:
         return taken
 
     def put_back(self, container_ids: Iterable[ContainerId]) -> None:
-        """Add changed replicas to the changes. Replicas that are already among them keep their
+        """Add replicas to the set of changed replicas. Replicas that are already in it keep their
         position."""
         with self._lock:
             for container_id in container_ids:
@@ -112,8 +119,7 @@ class Outbox:
         return wished
 
     def oldest_answers(self, count_max: int) -> list[scm_pb2.CommandStatus]:
-        """Return at most `count_max` of the oldest answers. They stay in the outbox until
-        `acknowledge`."""
+        """Return the oldest answers, at most `count_max`. `acknowledge` removes them later."""
         with self._lock:
             return list(islice(self._statuses, count_max))
 
@@ -121,7 +127,7 @@ class Outbox:
         """Remove answers that the SCM has received. Return True if more reports or answers are
         pending.
 
-        Answers that a full outbox has dropped in the meantime are ignored.
+        Answers that were already dropped because too many were pending are ignored.
         """
         told = {id(status) for status in statuses}
         with self._lock:
@@ -131,34 +137,37 @@ class Outbox:
 
 
 class OutboxFanout:
-    """The outboxes, one per SCM. All outboxes get the same content. An SCM that does not answer
-    does not delay the reports to the other SCMs."""
+    """A set of outboxes, one for each SCM. All outboxes get the same content.
+
+    Therefore, an SCM that does not answer does not delay the reports to the other SCMs.
+    """
 
     def __init__(self, count: int) -> None:
-        """Create an outbox for each of `count` SCMs."""
+        """Create `count` outboxes, one for each SCM."""
         self.boxes = tuple(Outbox() for _ in range(count))
 
     @property
     def state(self) -> str:
-        """`registered` if the agent is registered with any SCM; otherwise the last error of the
+        """`registered` if this agent is registered with any SCM. Otherwise, the last error of the
         first SCM."""
         states = [box.state for box in self.boxes]
         return REGISTERED if REGISTERED in states else states[0]
 
     @property
     def clock_offset_ms(self) -> int:
-        """The difference with the largest absolute value between this host's wall clock and an
-        SCM's, in milliseconds. It is positive if this host's clock is ahead, and negative if it is
-        behind."""
+        """Largest difference between the wall clocks of this host and of an SCM, in milliseconds.
+
+        It is positive if the clock of this host is ahead, and negative if it is behind.
+        """
         return max((box.clock_offset_ms for box in self.boxes), key=abs)
 
     def notify(self, container_id: ContainerId) -> None:
-        """Queue a report of this replica to all SCMs, because it is new, changed or deleted."""
+        """Queue a report to all SCMs of a replica that was created, changed or deleted."""
         for box in self.boxes:
             box.notify(container_id)
 
     def report_all(self) -> None:
-        """Request a full report to all SCMs. An SCM considers replicas that are not in it as
+        """Request a full report to all SCMs. They assume that replicas which are not in it are
         deleted."""
         for box in self.boxes:
             box.report_all()
@@ -174,7 +183,7 @@ class OutboxFanout:
             box.reregister()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Queue the status of a command for all SCMs, because another SCM may have become the
+        """Queue an answer to a command for all SCMs, because another SCM may have become the
         leader."""
         for box in self.boxes:
             box.answer(status)

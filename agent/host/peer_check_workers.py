@@ -1,6 +1,6 @@
-"""Queries to the control planes, and construction of the workers that query peers.
+"""Requests to the control planes, and creation of the workers that send requests to peers.
 
-A query tries each control plane in turn until one answers.
+A request is sent to one control plane after the other until one of them answers.
 """
 
 import random
@@ -29,8 +29,10 @@ PARITY_BYTES_PER_S: Final = 5 * 1024**2  # rate of the parity scrub, summed over
 
 
 class ControlPlanes:
-    """Queries of a datanode to the control planes, besides heartbeats. If no control plane answers,
-    a query raises the SutureError of the last one."""
+    """Requests of this datanode to the control planes, except for heartbeats.
+
+    If no control plane answers, a request raises the SutureError of the last one.
+    """
 
     def __init__(self, scms: Sequence[ScmClient]) -> None:
         self._scms = tuple(scms)
@@ -43,14 +45,16 @@ class ControlPlanes:
     def confirm_deletes(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> scm_pb2.ConfirmDeletesResponse:
-        """Return which of these blocks the control plane ordered to delete, and which belong to a
-        key."""
+        """Return the blocks that the control plane ordered to delete, and the blocks that belong to
+        a key.
+
+        Only the blocks in `block_ids` are considered.
+        """
         request = scm_pb2.ConfirmDeletesRequest(container_id=container_id, local_ids=block_ids)
         return self._first(lambda scm: scm.confirm_deletes(request))
 
     def datanode_addresses(self) -> list[str]:
-        """Return the addresses of the cluster's datanodes; an empty list if no control plane
-        answers."""
+        """Return the addresses of all datanodes; an empty list if no control plane answers."""
         try:
             answer = self._first(lambda scm: scm.list_nodes(scm_pb2.ListNodesRequest()))
         except SutureError:
@@ -58,8 +62,10 @@ class ControlPlanes:
         return [node.address for node in answer.nodes]
 
     def _first(self, ask: Callable[[ScmClient], T]) -> T:
-        """Return the answer of the first control plane that answers. Raise the last SutureError if
-        none does."""
+        """Return the response of the first control plane that answers.
+
+        If none of them answers, raise the last SutureError.
+        """
         error: SutureError = UnavailableError(Code.UNAVAILABLE, "no control plane is configured")
         for scm in self._scms:
             try:
@@ -71,8 +77,11 @@ class ControlPlanes:
 
 @dataclass(frozen=True, slots=True)
 class PeerQueryDeps:
-    """Services for the challenge worker and the parity scrub: the store, the control planes,
-    connections to peers, and the clock."""
+    """Services for two workers that send requests to peers.
+
+    The challenge worker asks peers to prove that they have certain chunks. The parity scrub
+    compares the shards of erasure-coded containers.
+    """
 
     store: ReplicaStore
     control_planes: "ControlPlanes"
@@ -85,8 +94,10 @@ class PeerQueryDeps:
         request_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
     ) -> ChallengeWorker:
-        """Return the worker that challenges peers to prove chunks. The worker does nothing if scans
-        are disabled."""
+        """Return the challenge worker, which asks peers to prove that they have certain chunks.
+
+        If scans are disabled, the worker does nothing.
+        """
         return ChallengeWorker(
             self.store,
             self.store.datanode_id,
@@ -101,7 +112,10 @@ class PeerQueryDeps:
     def parity(
         self, config: ScanConfig, scrub: ScanManager, pulse: ProgressMarker, stop: threading.Event
     ) -> ParityScrub | None:
-        """Return the parity scrub worker; None if it is disabled."""
+        """Return the parity scrub worker, which compares the shards of erasure-coded containers.
+
+        Return None if the parity scrub is disabled.
+        """
         if not config.enabled or not config.parity_interval_s:
             return None
         jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret

@@ -1,9 +1,9 @@
-"""Servers for protocols other than suture.v1, on the same store.
+"""Servers for protocols other than suture.v1, which use the same store.
 
-The agent imports none of these protocols. For each server, `agent.main` provides a function that
-creates it. The agent calls these functions when the store is open, and starts and stops the servers
-together with its own. Each server has its own threads. All servers share the slots for running
-calls, and blocked calls are counted over all servers.
+The agent does not import the modules of these protocols. `agent.main` provides a function for each
+server that creates it. The agent calls these functions when the store is open. It starts and stops
+these servers together with its own server. Each server has its own threads. The limits on running
+and blocked calls apply to all servers together.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from suture.wire.server.limited_server import BoundServer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostServices:
-    """Services of the agent that a protocol server may use."""
+    """Services of the agent that a server for another protocol may use."""
 
     config: AgentConfig
     store: ReplicaStore
@@ -42,19 +42,21 @@ class HostServices:
     audit: Audit
     executor: Any  # provides a thread for each admitted call
     submit: Submit
-    """Function that runs writes of data in another thread."""
+    """Function that executes writes of data in another thread."""
     on_read: Callable[[float], None]
-    """Function that receives the duration of each read of chunk data, in seconds. If reads get
-    slower, the scans slow down."""
+    """Function that is called with the duration of each read of chunk data, in seconds.
+
+    If reads get slower, the scans reduce their rate.
+    """
     request_scan: Callable[[ContainerId, str], None]
-    """Function that requests a scan of a replica; its second argument is the reason."""
+    """Function that requests a scan of a replica. Its second argument is the reason."""
 
 
 MakeServer: TypeAlias = Callable[[HostServices], BoundServer]
 
 
 class ProtocolServers:
-    """All protocol servers of a host; each has its own threads."""
+    """The servers of this host for other protocols. Each server has its own threads."""
 
     def __init__(
         self,
@@ -62,8 +64,11 @@ class ProtocolServers:
         inside: Callable[[Executor], HostServices],
         threads: Callable[[], Executor],
     ) -> None:
-        """Create all servers. If one cannot be created, stop those already created and raise
-        SutureError."""
+        """Create all servers.
+
+        If a server cannot be created, stop the servers that were created before and raise
+        SutureError.
+        """
         self._executors: list[Executor] = []
         self._servers: list[BoundServer] = []
         try:
@@ -85,12 +90,13 @@ class ProtocolServers:
             bound.server.start()
 
     def stop(self, grace_s: float) -> list[Event]:
-        """Begin to stop all servers. Return an event for each server; it is set when the server has
-        ended."""
+        """Begin to stop all servers. Return an event for each server, which is set when the server
+        has stopped."""
         return [bound.server.stop(grace_s) for bound in self._servers]
 
     def close(self) -> None:
-        """Stop servers that are still running, and end the threads. A second call does nothing."""
+        """Stop the servers that are still running, and end their threads. A second call does
+        nothing."""
         for ended in self.stop(0):
             ended.wait()
         for executor in self._executors:

@@ -1,10 +1,10 @@
-"""RECOVERING replicas: reconstructions create and write them; abandoned ones are replaced.
+"""Manages the replicas in state RECOVERING, which reconstructions create and write.
 
-All data of a RECOVERING replica can be computed from other datanodes, so the replica may be deleted
-at any time. Only one reconstruction may write to it. If no write arrives for `timeout_s` seconds,
-the reconstruction counts as abandoned. The replica then becomes UNHEALTHY permanently, and the next
-reconstruction replaces it. After a restart, every RECOVERING replica counts as abandoned
-(`agent.store.recovery.startup_recovery`).
+All data of such a replica can be computed from other datanodes, so the replica may be deleted at
+any time. Only one reconstruction may write to it. If no write arrives for `timeout_s` seconds, the
+reconstruction counts as abandoned. The replica then becomes UNHEALTHY permanently, and the next
+reconstruction of the shard replaces it. After a restart, every RECOVERING replica counts as
+abandoned (`agent.store.recovery.startup_recovery`).
 """
 
 import threading
@@ -30,9 +30,9 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class RecoveringReplicas:
-    """The RECOVERING replicas of this datanode, each with the time of its last write.
+    """The replicas of this datanode in state RECOVERING, each with the time of its last write.
 
-    When a RECOVERING replica is closed, `scan` is called to request a scan of it.
+    When such a replica is closed, `scan` is called to request a scan of it.
     """
 
     name = "recoveries"
@@ -49,11 +49,12 @@ class RecoveringReplicas:
         self._written_at_s: dict[int, float] = {}
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
-        """Create a RECOVERING replica. The caller must hold the container's lease.
+        """Create a replica in state RECOVERING. The caller must hold the container's lease.
 
-        If an earlier reconstruction of this shard abandoned a replica, delete it first. Raise
-        UnavailableError(BUSY) while another reconstruction of the container is running. Raise
-        RefusedError(CONTAINER_EXISTS) if there is any other replica of the container.
+        If an earlier reconstruction of this shard has abandoned a replica, that replica is deleted
+        first. Raise UnavailableError(BUSY) if another reconstruction of the container is running.
+        Raise RefusedError(CONTAINER_EXISTS) if this datanode has any other replica of the
+        container.
         """
         with self._lock:
             is_fresh = not self._is_stale(container_id)
@@ -74,20 +75,23 @@ class RecoveringReplicas:
             self._written_at_s[container_id] = self.clock.monotonic_s()
 
     def record_write(self, container_id: int) -> None:
-        """Record the time of a write to the container, if it is being reconstructed."""
+        """Record the time of a write. If the container is not being reconstructed, do nothing."""
         with self._lock:
             if container_id in self._written_at_s:
                 self._written_at_s[container_id] = self.clock.monotonic_s()
 
     def closed(self, container_id: int) -> None:
-        """Record that a replica was closed. If the replica was RECOVERING, request a scan of it."""
+        """Record that a replica was closed. If its state was RECOVERING, request a scan of it."""
         with self._lock:
             was_recovering = self._written_at_s.pop(container_id, None) is not None
         if was_recovering:
             self.scan(ContainerId(container_id))
 
     def step(self) -> Step:
-        """Set RECOVERING replicas that had no write for `timeout_s` to UNHEALTHY."""
+        """Set the state of abandoned replicas to UNHEALTHY.
+
+        A replica is abandoned if it is RECOVERING and had no write for `timeout_s` seconds.
+        """
         with self._lock:
             known = [ContainerId(container_id) for container_id in self._written_at_s]
         for container_id in known:
@@ -106,9 +110,9 @@ class RecoveringReplicas:
             log.warning("reconstruction_expired", container_id=container_id, quiet_s=self.timeout_s)
 
     def _remove_unfinished(self, container_id: ContainerId, replica_index: int) -> None:
-        """Delete the replica if an earlier reconstruction of this shard abandoned it.
+        """Delete the replica if an earlier reconstruction of this shard has abandoned it.
 
-        An abandoned replica is UNHEALTHY without a former state, or still RECOVERING.
+        The state of an abandoned replica is RECOVERING, or UNHEALTHY without a former state.
         """
         facts = self.store.replica(container_id)
         is_expired = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None

@@ -1,8 +1,8 @@
-"""Worker that writes this datanode's replica reports to a Parquet file for the Spark job.
+"""Worker that writes the reports of all replicas of this datanode to a Parquet file, for Spark.
 
-Control planes get the same reports by heartbeat. With these files, `suture-verify --reports` works
-without a control plane. A separate process writes them (`suture.wire.mapping.report_file`), so that
-a hung or full target affects only this worker.
+Control planes receive the same reports in heartbeats. With these files, `suture-verify --reports`
+needs no control plane. A separate process (`suture.wire.mapping.report_file`) writes the file, so
+that only this worker is affected if the target hangs or is full.
 """
 
 import json
@@ -37,8 +37,7 @@ log = structlog.get_logger()
 
 
 def check_export(config: ReportConfig) -> None:
-    """Raise RefusedError if reports are enabled but pyarrow, which is needed to write them, is
-    missing."""
+    """Raise RefusedError if the config enables report files, but pyarrow is not installed."""
     if config.export and find_spec(NEEDED) is None:
         missing = ModuleNotFoundError(name=NEEDED)
         raise missing_extra(missing, f"report.export = {config.export!r}", extra="reports")
@@ -46,10 +45,10 @@ def check_export(config: ReportConfig) -> None:
 
 @dataclass(eq=False)
 class ReportExport:
-    """Writes a report after the start, and then one per interval.
+    """Writes a report file after the start, and then one file per interval.
 
-    `address` returns the address at which peers reach this agent. `on_exported` is called with the
-    time of each written report in milliseconds.
+    `address` returns the address at which peers reach this agent. `on_exported` is called after
+    each file with the time of the report in milliseconds.
     """
 
     name = "report-export"
@@ -68,7 +67,7 @@ class ReportExport:
         self._process: subprocess.Popen[bytes] | None = None
 
     def step(self) -> Step:
-        """Write one report. Raise UnavailableError if it cannot be written."""
+        """Write one report file. Raise UnavailableError if the file cannot be written."""
         config, at_ms = self.config.report, self.clock.now_ms()
         if self._process is not None and self._process.poll() is None:
             raise self._export_error("the process that wrote the report before cannot be killed")
@@ -108,8 +107,10 @@ class ReportExport:
         return True
 
     def _written(self, pages: IO[bytes]) -> dict[str, int] | None:
-        """Run the process that writes the file, and return the counts that it prints. Return None
-        if the agent stops first."""
+        """Run the process that writes the file, and return the counts that it prints.
+
+        Return None if the agent stops before the process ends.
+        """
         with os.fdopen(os.memfd_create("suture-report-answer"), "w+b") as answers:
             process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "suture.wire.mapping.report_file"],
@@ -133,8 +134,10 @@ class ReportExport:
         return answer
 
     def _await(self, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait until the process ends; return False if the agent stops first. Raise
-        UnavailableError if it takes longer than WRITE_S_MAX."""
+        """Wait until the process ends. Return False if the agent stops before that.
+
+        Raise UnavailableError if the process takes longer than WRITE_S_MAX seconds.
+        """
         deadline_s = self.clock.monotonic_s() + WRITE_S_MAX
         while self.clock.monotonic_s() < deadline_s:
             self.pulse.mark()
@@ -153,7 +156,7 @@ class ReportExport:
         )
 
     def _described(self) -> dict[str, Any]:
-        """Return the report's facts about this datanode."""
+        """Return the facts about this datanode for the header of the report file."""
         volumes, state = self.observer.store_volumes(), self.observer.node_state()
         return {
             "cluster_id": self.who.cluster_id,

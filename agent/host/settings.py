@@ -1,4 +1,4 @@
-"""Settings of the agent's parts, derived from the config."""
+"""Functions that compute the settings of the agent's parts from the config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ STREAMS_MAX: Final = 100  # running calls per connection; the caller delays furt
 
 
 def web_names(config: AgentConfig) -> Sequence[str]:
-    """Return the values of the HTTP Host header with which a browser may request the status
-    page."""
+    """Return the host names that the HTTP header Host of a request for the status page may
+    contain."""
     return (*config.observe.names, (config.node.advertise or "").rpartition(":")[0])
 
 
 def call_threads(config: AgentConfig) -> CallThreadPool:
-    """Return the thread pool for incoming calls."""
+    """Return a new thread pool for incoming calls."""
     return CallThreadPool(config.server.threads, CALLS_PER_THREAD * config.server.threads)
 
 
 def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServerLimits:
-    """Return the limits of each server, from the config and the process's limit of open files."""
+    """Return the limits of each server, computed from the config and the limit of open files."""
     server = config.server
     return DatanodeServerLimits(
         rpc_count_max=CALLS_PER_THREAD * server.threads,
@@ -40,9 +40,11 @@ def server_limits(config: AgentConfig, *, server_count: int = 1) -> DatanodeServ
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory budgets, separate for calls, tasks and scans. With one shared budget, a task could
-    deadlock: it holds memory while it waits for calls of peers and for the scan after its repair,
-    which need memory, too."""
+    """Separate memory budgets for calls, tasks and scans.
+
+    One common budget could cause a deadlock: a task holds memory while it waits for calls of peers
+    and for the scan after its repair, and these need memory, too.
+    """
 
     calls: MemoryBudget
     tasks: MemoryBudget
@@ -50,7 +52,8 @@ class Memory:
 
 
 def memory_of(config: AgentConfig) -> Memory:
-    """Return the memory budgets, from the config or the memory of the machine."""
+    """Return the memory budgets. Their total is set in the config, or computed from the machine's
+    memory."""
     total_bytes = in_flight_bytes(config.node.in_flight_bytes, limit_bytes())
     return Memory(
         MemoryBudget(total_bytes // 2),
@@ -60,7 +63,8 @@ def memory_of(config: AgentConfig) -> Memory:
 
 
 def store_options(config: AgentConfig, clock: SystemClock, software: str = "") -> StoreOptions:
-    """Return the store's options from the config. `software` is the agent's version."""
+    """Return the options of the store, taken from the config. `software` is the version of the
+    agent."""
     storage = config.storage
     return StoreOptions(
         algorithm=storage.tree_algorithm,

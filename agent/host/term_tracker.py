@@ -1,13 +1,13 @@
-"""Detection of the leading SCM: the SCM with the highest term. Of equal terms, the first SCM seen
-counts.
+"""Determines which SCM is the leader: the SCM with the highest election term.
 
-An SCM may have lost its leadership without knowing. Its commands contain its term, and are refused
-as stale. Its information about this datanode's replicas is ignored.
+If two SCMs have the same term, the one that this datanode saw first is the leader. An SCM that is
+no longer the leader may not know this. Its commands contain its term, and are refused because the
+term is not the highest. Its information about this datanode's replicas is ignored.
 
 Each start of an SCM process has a random id. The SCM also sends the sequence number of its state.
-The agent stores both on its volumes and sends them to every SCM. An SCM compares them with its own
-state, and so detects that its state is older than one that this datanode has seen. This happens if
-a backup was restored, or if two SCMs run on copies of one state.
+The agent stores both on its volumes, and sends them to every SCM. An SCM compares them with its own
+state, and detects if its state is older than a state that this datanode has seen. This happens if a
+backup was restored, or if two SCMs run on copies of one state.
 """
 
 import threading
@@ -27,10 +27,11 @@ log = structlog.get_logger()
 
 
 class TermTracker:
-    """Tracks the highest term of any SCM, and the SCM starts with the highest terms.
+    """Records the highest election term of all SCMs, and the SCM processes with the highest terms.
 
-    `keep` stores the starts durably. Its second argument is True to store them on all volumes. The
-    argument is False if only a state number has changed, which is stored on one volume.
+    `keep` stores the starts of these processes on the volumes. Its second argument is True if they
+    must be written to all volumes, and False if only a state number has changed, which is written
+    to one volume.
     """
 
     def __init__(
@@ -49,8 +50,12 @@ class TermTracker:
         self._leader_id = next(leaders, "")
 
     def observe_term(self, term: int, start_id: str = "", state_number: int = 0) -> bool:
-        """Record the term and the state number of an SCM. Return True if this SCM is the leader: no
-        higher term is known, and no other SCM start had this term first."""
+        """Record the election term and the state number of an SCM. Return True if this SCM is the
+        leader.
+
+        It is the leader if no higher term is known, and if no other SCM was seen with this term
+        before.
+        """
         with self._lock:
             if term > self._highest:
                 self._highest, self._leader_id = term, start_id
@@ -61,12 +66,14 @@ class TermTracker:
 
     @property
     def highest(self) -> int:
-        """The highest term of any SCM."""
+        """Highest election term of all SCMs."""
         return self._highest
 
     def seen(self) -> tuple[SeenStart, ...]:
-        """Return the SCM starts with the highest terms. Among equal terms, the leader's start is
-        first."""
+        """Return the starts of SCM processes with the highest terms.
+
+        Among starts with equal terms, the start of the leader is first.
+        """
         with self._lock:
             return tuple(self._starts.values())
 

@@ -1,4 +1,4 @@
-"""Status and control of this host's volumes for operators."""
+"""Functions by which operators inspect and change the volumes of this host."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,12 +29,11 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class VolumeAdmin:
-    """Changes volumes and reports their status; implements
-    `agent.services.service_protocols.VolumeControl`.
+    """Changes the volumes of this host, and reports their status.
 
-    `check` is called with the facts and the read speed of a new volume, and raises an error to
-    refuse the volume. `on_added` is called with an added volume, to start its scans, checks and
-    reports.
+    It implements `agent.services.service_protocols.VolumeControl`. `check` is called with the facts
+    and the read speed of a new volume, and raises an error to refuse the volume. `on_added` is
+    called with a volume that was added, to start its scans, checks and reports.
     """
 
     store: ReplicaStore
@@ -44,8 +43,10 @@ class VolumeAdmin:
     on_added: Callable[[VolumeFacts], object]
 
     def set_mode(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Change the service mode of a volume. Raise RefusedError if the volume or the mode is
-        invalid."""
+        """Change the service mode of a volume: in service, read-only or retiring.
+
+        Raise RefusedError if the volume or the mode is unknown.
+        """
         mode = ASKED.get(service)
         if mode is None:
             raise RefusedError(
@@ -61,7 +62,7 @@ class VolumeAdmin:
         self.moves.set_mode(volume_id, mode, target_id)
 
     def add(self, path: str) -> None:
-        """Open a volume and serve its replicas. Raise SutureError if it cannot be used."""
+        """Open a volume and serve its replicas. Raise SutureError if the volume cannot be used."""
         if not path.startswith("/"):
             raise RefusedError(
                 Code.MALFORMED_REQUEST, f"invalid path {path!r}: expected an absolute path"
@@ -83,21 +84,25 @@ class VolumeAdmin:
         return disk_reports(self.store.volumes())
 
     def status(self) -> Sequence[pb.VolumeStatus]:
-        """Return the state of every volume."""
+        """Return the status of every volume."""
         return self.observer.volumes()
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeDescriber:
-    """Adds latency, service mode and retirement progress to the status of a volume."""
+    """Adds the latency, the service mode and the progress of a retirement to the status of a
+    volume."""
 
     store: ReplicaStore
     moves: VolumeEvacuator
     slow_disks: LatencyWatch
 
     def __call__(self, status: pb.VolumeStatus) -> None:
-        """Add latency, service mode and retirement progress to the status message of a volume.
-        Leave the message of a failed volume unchanged."""
+        """Add the latency, the service mode and the progress of a retirement to a status message.
+
+        A volume that accepts no new replicas is reported with 0 bytes available. The message of a
+        failed volume is not changed.
+        """
         if status.failed:
             return
         word = self.slow_disks.word(status.volume_id)
@@ -123,8 +128,8 @@ class VolumeDescriber:
 
 
 def log_start(store: ReplicaStore) -> None:
-    """Log the volumes that are not served and, for the served volumes, the recovery steps of the
-    start."""
+    """Log the volumes that are not served, and the steps by which other volumes were recovered at
+    the start."""
     for volume in store.volumes():
         if volume.failed:
             log.error(

@@ -1,11 +1,11 @@
-"""Worker that moves the replicas of retiring volumes to other volumes, one by one.
+"""Worker that moves the replicas of retiring volumes to other volumes, one after the other.
 
-For each replica, the worker takes the lease, closes the replica if it is open, copies it, serves
-the copy, reads the copy completely, and deletes the original. If a move fails, because of missing
-space, damage or a lease that another task holds, the worker logs the failure and retries later.
-
-All state is on the disks, so the work continues after the agent was killed. If a replica is on two
-volumes, and neither of these is retiring any more, the worker removes one of the two copies.
+For each replica, the worker acquires the lease, closes the replica if it is open, copies it, serves
+the copy, reads the copy completely, and deletes the original. A move fails if there is not enough
+space, if the replica is damaged, or if another task holds the lease. The worker then logs the
+failure and retries the move later. All state is on the disks, so the work continues after the agent
+was killed. If a replica is on two volumes, and neither of them is retiring any more, the worker
+removes one of the two copies.
 """
 
 from collections import deque
@@ -33,7 +33,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class BlockedMove:
-    """Reason why a replica could not be moved, and the monotonic time of the next attempt."""
+    """A move of a replica that has failed: the reason, and the monotonic time of the next
+    attempt."""
 
     why: str
     again_at_s: float
@@ -41,28 +42,31 @@ class BlockedMove:
 
     @property
     def has_no_room(self) -> bool:
-        """Return whether no other volume has space for the replica."""
+        """True if no other volume has enough space for the replica."""
         return self.code is Code.DISK_OUT_OF_SPACE
 
 
 @dataclass(slots=True)
 class RetirementProgress:
-    """Progress of one volume since this process started to empty it."""
+    """Progress of the moves from one volume, since this process has started them."""
 
     begun_s: float
     moved_count: int = 0
     moved_bytes: int = 0
     stuck: dict[ContainerId, "BlockedMove"] = field(default_factory=dict)
     unmovable: dict[ContainerId, str] = field(default_factory=dict)
-    """Replicas that cannot be moved because they cannot be loaded, with the reasons."""
+    """Replicas that cannot be moved because they cannot be loaded, and the reasons."""
     due: deque[RemainingReplica] = field(default_factory=deque)
-    """Replicas that the last search found and that are not moved yet."""
+    """Replicas that the last search has found, and that are not yet moved."""
     rests_until_s: float = 0.0
-    """Monotonic time of the next search at the earliest, set after a search without result."""
+    """Earliest monotonic time of the next search. It is set after a search that found no
+    replica."""
 
     def eta_s(self, left_bytes: int, now_s: float) -> float:
-        """Return the estimated seconds to move `left_bytes` at the average rate so far; -1 if
-        nothing was moved yet."""
+        """Return the estimated number of seconds to move `left_bytes` bytes.
+
+        The estimate uses the average rate so far. Return -1 if nothing was moved yet.
+        """
         if not left_bytes:
             return 0.0
         if not self.moved_bytes:
@@ -72,9 +76,9 @@ class RetirementProgress:
 
 @dataclass(eq=False)
 class VolumeEvacuator:
-    """Worker that empties volumes. Any thread may call `set_mode` and `progress`.
+    """Worker that moves all replicas from retiring volumes. `bell` wakes the loop of the worker.
 
-    `bell` wakes the worker's loop.
+    Any thread may call `set_mode` and `progress`.
     """
 
     name = "volume-moves"
@@ -91,8 +95,11 @@ class VolumeEvacuator:
         self._progress: dict[str, RetirementProgress] = {}
 
     def set_mode(self, volume_id: str, mode: VolumeMode, target_id: str = "") -> VolumeUse:
-        """Change the service mode of a volume, or retry its blocked moves. Raise RefusedError if
-        the mode is not possible."""
+        """Change the service mode of a volume. If the mode is unchanged, retry the moves that have
+        failed.
+
+        Raise RefusedError if the mode is not possible.
+        """
         before = self._store.services.of(volume_id).mode
         service = self._store.services.change(volume_id, mode, target_id=target_id)
         if service.mode is not before:
@@ -104,16 +111,19 @@ class VolumeEvacuator:
         return service
 
     def progress(self, volume_id: str) -> RetirementProgress | None:
-        """Return the progress of a volume; None if there is none."""
+        """Return the progress of the moves from a volume; None if no moves have started."""
         return self._progress.get(volume_id)
 
     def now_s(self) -> float:
-        """Return the current time of the clock that the progress uses."""
+        """Return the current monotonic time, which is the time base of `RetirementProgress`."""
         return self.tools.clock.monotonic_s()
 
     def step(self) -> Step:
-        """Move one due replica, from the first volume that has one. If a volume fails, continue
-        with the next volume. If no replica was moved, raise the first error, if any."""
+        """Move one replica, from the first volume that has a replica to move.
+
+        If a move on one volume raises an error, continue with the next volume. If no replica was
+        moved, raise the first of these errors.
+        """
         trouble: SutureError | None = None
         for volume in self._store.volumes():
             try:
@@ -126,7 +136,8 @@ class VolumeEvacuator:
         return Idle()
 
     def _tend(self, volume_id: str) -> bool:
-        """Move one due replica of a volume. Return False if none is due now."""
+        """Move one replica of a volume. Return False if no replica of this volume must be moved
+        now."""
         progress = self._progress.setdefault(volume_id, RetirementProgress(self.now_s()))
         if self.stop() or not (progress.due or self._look(volume_id, progress)):
             return False
@@ -144,8 +155,11 @@ class VolumeEvacuator:
         return True
 
     def _look(self, volume_id: str, progress: RetirementProgress) -> bool:
-        """Search for replicas to move now; return True if there are any. A search over 100,000
-        replicas takes a second, so a search without result delays the next one."""
+        """Search for replicas of a volume that must be moved now. Return True if there are any.
+
+        A search over 100,000 replicas takes a second. Therefore, the next search is delayed after a
+        search that found nothing.
+        """
         began_s = self.now_s()
         if began_s < progress.rests_until_s:
             return False
@@ -163,8 +177,10 @@ class VolumeEvacuator:
         return False
 
     def _wanting(self, volume_id: str, mode: VolumeMode) -> list[RemainingReplica]:
-        """Return the replicas of a volume that must be moved or closed. Replicas whose move was
-        interrupted come first."""
+        """Return the replicas of a volume that must be moved or closed.
+
+        Replicas whose move was interrupted come first.
+        """
         services = self._store.services
         match mode:
             case VolumeMode.RETIRING:
@@ -183,8 +199,10 @@ class VolumeEvacuator:
         container_id: ContainerId,
         error: SutureError,
     ) -> None:
-        """Postpone the move of a replica by RETRY_S. Log the error, unless the last attempt failed
-        for the same reason."""
+        """Delay the move of a replica by RETRY_S seconds after it has failed.
+
+        Log the error, unless the previous attempt failed with the same error code.
+        """
         before = progress.stuck.get(container_id)
         progress.stuck[container_id] = BlockedMove(str(error), self.now_s() + RETRY_S, error.code)
         if before is not None and before.code is error.code:
@@ -199,8 +217,11 @@ class VolumeEvacuator:
     def _due(
         self, here: Sequence[RemainingReplica], progress: RetirementProgress
     ) -> Iterator[RemainingReplica]:
-        """Yield those replicas in `here` whose next attempt is due. `here` has all replicas on the
-        volume; forget the failures of other replicas."""
+        """Yield the replicas in `here` whose next attempt is due.
+
+        `here` has all replicas that are still to be moved. The recorded failures of other replicas
+        are removed.
+        """
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
             del progress.stuck[gone]
@@ -211,8 +232,10 @@ class VolumeEvacuator:
                 yield left
 
     def _deal_with(self, volume_id: str, left: RemainingReplica) -> None:
-        """Move one replica, or complete its interrupted move. If the volume is not retiring, only
-        close the replica. Raise SutureError if this fails."""
+        """Move one replica, or complete its interrupted move.
+
+        If the volume is not retiring, only close the replica. Raise SutureError if this fails.
+        """
         container_id = left.container_id
         if left.is_served and left.state in WRITTEN:
             self._close(container_id)
@@ -234,8 +257,11 @@ class VolumeEvacuator:
         log.info("replica_moved", container_id=container_id, volume_id=volume_id)
 
     def _copy(self, container_id: ContainerId) -> None:
-        """Copy a replica. If the copy finds damage that no scan has recorded, scan the replica,
-        which records the damage, and copy again."""
+        """Copy a replica to another volume.
+
+        If the copy finds damage that no scan has recorded, scan the replica, which records the
+        damage, and copy it again.
+        """
         try:
             self.mover.move(container_id, stop=self._may_not_go_on)
         except SutureError as error:
@@ -245,7 +271,7 @@ class VolumeEvacuator:
             self.mover.move(container_id, stop=self._may_not_go_on)
 
     def _verify(self, container_id: ContainerId) -> None:
-        """Scan the complete replica, so that damaged chunks are known before the next attempt."""
+        """Scan the complete replica, which records its damage."""
         scan_container(
             self.tools,
             container_id,
@@ -259,8 +285,10 @@ class VolumeEvacuator:
         return self.stop()
 
     def _close(self, container_id: ContainerId) -> None:
-        """Close the replica, so that no more writes are accepted. The control plane decides later
-        which commit was the last."""
+        """Close the replica, so that it accepts no more writes.
+
+        The control plane decides later which commit was the last.
+        """
         with self.tools.leases.hold(container_id):
             if self._store.replica(container_id).state not in TREE_STATES:
                 self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

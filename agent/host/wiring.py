@@ -1,12 +1,13 @@
-"""Construction of an agent's parts: store, server, loops and pools.
+"""Creates the parts of an agent: the store, the server, the worker loops and the thread pools.
 
-- The server answers peers and clients from the store, in gRPC threads.
+- The server answers calls of peers and clients from the store, in gRPC threads.
 - The scans (one loop per volume, and one for on-demand scans) read the store.
-- The pools execute commands, which the heartbeat receives from the SCM.
+- The pools execute the commands that the heartbeat receives from the SCM.
 - The observer reads the store for reports and status.
 
-Each part is built after the parts that it needs, and is not changed afterwards. Events for parts
-that are built later go through an `EventDispatcher`, or wait in the heartbeat's outbox.
+A part is created after the parts that it needs, and is not changed afterwards. Events for parts
+that are created later are sent through an `EventDispatcher`, or stored in the outbox of the
+heartbeat.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -88,7 +89,7 @@ log = structlog.get_logger()
 
 
 class AgentComponents:
-    """All parts of an agent process, each built after the parts that it needs."""
+    """All parts of an agent process. Each part is created after the parts that it needs."""
 
     def __init__(
         self,
@@ -101,10 +102,11 @@ class AgentComponents:
         server_factories: Sequence[MakeServer] = (),
         leaders: Sequence[ExternalControlPlane] = (),
     ) -> None:
-        """Open and recover the store, and bind the gRPC server and those of `server_factories`.
-        `leaders` are external control planes, which replace `scms`.
+        """Open and recover the store, and bind the gRPC server and the servers of
+        `server_factories`.
 
-        Raise SutureError if a part cannot be built.
+        `leaders` are control planes of other systems, such as Ozone's SCM; they replace `scms`.
+        Raise SutureError if a part cannot be created.
         """
         assert not (scms and leaders), "an agent is led by one kind of control plane"
         self.config = config
@@ -141,8 +143,10 @@ class AgentComponents:
             undo.pop_all()
 
     def _build(self, supervisor: SystemdNotifier, undo: ExitStack) -> None:
-        """Build the parts that use the store, in order. If a part cannot be built, `undo` closes
-        the earlier ones."""
+        """Create the parts that use the store, in the order of their dependencies.
+
+        `undo` closes the parts that were created if a later part cannot be created.
+        """
         config = self.config
         self.memory = memory_of(config)
         self.scrub = self._built_scrub()
@@ -289,8 +293,11 @@ class AgentComponents:
 
     def _built_face(self, waits: BlockedCalls) -> DatanodeHttpServer:
         def trouble() -> str:
-            """End calls that have been blocked for too long. If new calls may get no answer, return
-            the reason; otherwise return ""."""
+            """Cancel calls that have been blocked for too long. Return the reason why new calls may
+            get no answer.
+
+            Return "" if they are answered.
+            """
             waits.sweep()
             return self.executor.trouble
 
@@ -462,12 +469,15 @@ class AgentComponents:
         self.outboxes.answer(status)
 
     def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
-        """Scan the complete replica after a repair, and set its state from the data on the disk."""
+        """Scan the complete replica after a repair. The scan sets the state of the replica."""
         return scan_container(self.scrub.tools, container_id, stop=self.stopping.is_set)
 
     def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> ReadBack:
-        """Verify a repair. Read only the chunks that the reconcile changed, or the complete replica
-        if its last complete scan is too old. Return which of the two was read."""
+        """Verify a repair, and return how much data was read for this.
+
+        Only the chunks that the reconcile changed are read. If the last complete scan of the
+        replica is too old, the complete replica is read.
+        """
         return verify_repair(
             self.scrub.tools,
             container_id,
@@ -477,8 +487,10 @@ class AgentComponents:
         )
 
     def request_scan(self, container_id: ContainerId, reason: str) -> None:
-        """Request an on-demand scan. If the queue is full, drop and log the request. If the replica
-        is new, the background scan then reads it first, because it prefers replicas that were never
-        scanned."""
+        """Add an on-demand scan of a replica to the queue.
+
+        If the queue is full, log and drop the request. A new replica is scanned soon in any case,
+        because the background scan first reads replicas that were never scanned.
+        """
         if not self.scrub.on_demand.request(container_id, reason=reason):
             log.warning("scan_request_dropped", container_id=container_id, reason=reason)

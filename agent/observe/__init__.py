@@ -1,1 +1,1 @@
-"""Metrics, status, health and the status page of an agent."""
+"""Metrics, status, health check and status page of an agent."""

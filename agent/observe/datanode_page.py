@@ -1,7 +1,7 @@
-"""Status page of one datanode for a browser; read-only.
+"""Status page of one datanode for a browser. The page is read-only.
 
-The most important facts come first: the health of the data, the progress of the scan, findings and
-changes. The internals of the process come last.
+It starts with the health of the data, the progress of the scan, findings and changes. The internals
+of the process come last.
 """
 
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ def status_page(
     now_ms: int,
     findings: Iterable[ScanFinding],
 ) -> bytes:
-    """Return the complete page as HTML."""
+    """Return the complete status page as HTML."""
     status = observer.status()
     line = headline(answer_of([(status, scrub)], now_ms), now_ms)
     found = problems(status, scrub)
@@ -110,7 +110,11 @@ def _scan_remarks(scan: pb.VolumeScrub) -> Iterator[str]:
 
 
 def _ages(summary: HostSummary) -> dict[str, object]:
-    """Return, for each age, the number of bytes that were verified at most that long ago."""
+    """Return the number of bytes that were verified within each of several ages, for the status
+    page.
+
+    Also return the size of the data, and the number of replicas that were never verified.
+    """
     volumes = summary.volumes.values()
     ages, before = [], 0
     for days in AGES_SHOWN_D:

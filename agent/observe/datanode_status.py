@@ -1,4 +1,4 @@
-"""Status of a datanode as messages: its replicas, volumes, workers and tasks."""
+"""Builds messages about the status of a datanode: its replicas, volumes, workers and tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -23,16 +23,16 @@ FINDINGS_SHOWN_MAX: Final = 100  # findings per replica
 
 
 class Pools(Protocol):
-    """Source of the numbers of commands: the pools that run them."""
+    """The thread pools that execute commands of the SCM."""
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return queued and running tasks by type."""
+        """Return the number of queued and running tasks of each type."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """Facts that do not change during the life of the process."""
+    """Facts about the process that do not change while it runs."""
 
     datanode_id: str
     cluster_id: str
@@ -44,8 +44,8 @@ class ProcessInfo:
 class DatanodeStatus:
     """Builds reports and status messages from the current state of the store.
 
-    `interval_s` is the scan interval, within which every byte should be verified. `describe` adds
-    facts that the store does not have to a volume's status.
+    `interval_s` is the scan interval. Every byte should be verified once per interval. `describe`
+    is a function that adds facts to the status of a volume that the store does not have.
     """
 
     about: ProcessInfo
@@ -65,29 +65,33 @@ class DatanodeStatus:
             self._census.fill(volume_id, replicas)
 
     def note_volume(self, volume_id: str) -> None:
-        """Add all replicas of a new volume to the totals."""
+        """Add all replicas of a new volume to the totals, such as the number of damaged
+        replicas."""
         for added_id, replicas in self.store.columns(volume_id):
             self._census.fill(added_id, replicas)
 
     def update_replica(self, container_id: ContainerId) -> None:
-        """Update the totals for a replica that is new, changed or deleted. Any thread may call
-        this."""
+        """Update the totals over all replicas after a replica was created, changed or deleted.
+        Thread-safe."""
         try:
             self._census.put(self.store.replica(container_id))
         except (SutureError, DamagedData):  # deleted, fenced or unreadable; its report shows which
             self._census.drop(container_id)
 
     def summary(self) -> HostSummary:
-        """Return the totals over all replicas."""
+        """Return totals over all replicas, such as the number of findings and the bytes verified in
+        time."""
         return self._census.summary(self.now_ms())
 
     def store_volumes(self) -> Sequence[VolumeFacts]:
-        """Return the store's facts of the volumes."""
+        """Return the facts of all volumes in the store."""
         return self.store.volumes()
 
     def findings(self) -> Iterator[ScanFinding]:
-        """Yield the findings of damaged replicas, and of replicas that peers contradict; at most
-        DAMAGED_SHOWN_MAX replicas of each kind."""
+        """Yield the findings of damaged replicas, then of replicas that contradict a peer.
+
+        At most DAMAGED_SHOWN_MAX replicas of each of these two kinds are included.
+        """
         summary = self.summary()
         shown = dict.fromkeys(summary.damaged[:DAMAGED_SHOWN_MAX])
         shown |= dict.fromkeys(summary.contradictory[:DAMAGED_SHOWN_MAX])
@@ -96,7 +100,7 @@ class DatanodeStatus:
                 yield from self.store.findings(container_id, count=FINDINGS_SHOWN_MAX)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
-        """Return the newest `count` changes of all replicas since `since_ms`."""
+        """Return the newest changes of all replicas since `since_ms`, at most `count`."""
         return self.store.changes(since_ms, count=count)
 
     def replica_ids(self) -> Sequence[ContainerId]:
@@ -105,10 +109,10 @@ class DatanodeStatus:
         return sorted(known | {item.container_id for item in self.store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the report of one replica. Its state is DELETED if the replica no longer exists,
-        or its volume is no longer served.
+        """Return the report of one replica.
 
-        A replica with a damaged row still exists; it is reported as not loadable.
+        The state is DELETED if the replica does not exist any more, or if its volume is no longer
+        served. A replica with a damaged row is reported as a replica that cannot be loaded.
         """
         try:
             return replica_report(self.store.replica(container_id))
@@ -125,7 +129,7 @@ class DatanodeStatus:
         )
 
     def volumes(self) -> list[datanode_pb2.VolumeStatus]:
-        """Return the state of every volume."""
+        """Return the status of every volume."""
         known, nothing = self.summary().volumes, VolumeSummary()
         found = [
             datanode_pb2.VolumeStatus(
@@ -150,7 +154,7 @@ class DatanodeStatus:
         return found
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return the number of queued and running tasks by type."""
+        """Return the number of queued and running tasks of each type."""
         return self.pools.queue_counts()
 
     def node_state(self) -> NodeState:
@@ -158,7 +162,7 @@ class DatanodeStatus:
         return self.store.volume_set.node_state()
 
     def status(self) -> datanode_pb2.StatusResponse:
-        """Return the complete response to `Status`."""
+        """Return the complete response to the RPC `Status`."""
         summary = self.summary()
         return datanode_pb2.StatusResponse(
             datanode_id=self.about.datanode_id,
@@ -180,7 +184,7 @@ class DatanodeStatus:
 
 
 def worker_message(worker: WorkerStatus) -> datanode_pb2.WorkerStatus:
-    """Return the status of a worker as a message."""
+    """Return the message about the status of a worker thread."""
     return datanode_pb2.WorkerStatus(
         name=worker.name,
         state=worker.state.value,

@@ -1,8 +1,7 @@
-"""Reports about this host's disks from sources outside the agent: SMART counters and the kernel's
-log.
+"""Reports about the disks of this host: SMART counters, and lines of the kernel's log.
 
-The sources are read on demand, when evidence is collected. If a source is missing or readable only
-for root, the report has the reason.
+The reports are created only on request, when an operator collects evidence. If a source is missing,
+or readable only for root, the report contains the reason.
 """
 
 import json
@@ -27,12 +26,14 @@ KERNEL_LOGS: Final = (
 ON_NO_DISK: Final = "this volume is on no disk that the kernel names: memory, network, or a union"
 
 Run = Callable[[Sequence[str]], tuple[int, str, str]]
-"""Function that runs a program and returns its exit code, stdout and stderr. It raises OSError or
-TimeoutExpired."""
+"""Function that runs a program and returns its exit code, stdout and stderr.
+
+It raises OSError or TimeoutExpired.
+"""
 
 
 def run(words: Sequence[str]) -> tuple[int, str, str]:
-    """Run a read-only program; return its exit code, stdout and stderr."""
+    """Run a program that only reads, and return its exit code, stdout and stderr."""
     done = subprocess.run(  # noqa: S603 - known programs, and names that the kernel gave
         words, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
     )
@@ -45,7 +46,7 @@ def disk_reports(
     run: Run = run,
     device_of: Callable[[Path], Path | None] = block_device,
 ) -> list[pb.DiskReport]:
-    """Return reports about the disks of each volume."""
+    """Return a report about each disk of each volume."""
     reports = []
     for volume in volumes:
         device = device_of(Path(volume.path))
@@ -70,7 +71,10 @@ def disk_reports(
 
 
 def _smart(disk: str, run: Run) -> tuple[str, str]:
-    """Return smartctl's JSON document and "". If there is no document, return "" and the reason."""
+    """Return the JSON document of smartctl about a disk, and "".
+
+    If smartctl returns no document, return "" and the reason.
+    """
     try:
         code, out, err = run([*SMART, f"/dev/{disk}"])
     except FileNotFoundError:
@@ -89,8 +93,10 @@ def _smart(disk: str, run: Run) -> tuple[str, str]:
 
 
 def _kernel_lines(names: set[str], run: Run) -> tuple[list[str], str]:
-    """Return the newest kernel log lines that name one of the disks, and "". If the log cannot be
-    read, return no lines and the reason."""
+    """Return the newest lines of the kernel log that name one of the disks, and "".
+
+    If the log cannot be read, return an empty list and the reason.
+    """
     word = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b")
     failures = []
     for words in KERNEL_LOGS:

@@ -1,5 +1,4 @@
-"""Response of an agent's `/healthz`: whether the agent serves and its workers run, and its
-problems."""
+"""The response to `/healthz`: whether the agent serves requests and its workers run."""
 
 import json
 from http import HTTPStatus
@@ -11,10 +10,11 @@ from suture.wire.v1 import datanode_pb2 as pb
 def health(
     status: pb.StatusResponse, scrub: pb.ScrubStatusResponse, calls_trouble: str = ""
 ) -> tuple[HTTPStatus, dict[str, object]]:
-    """Return the HTTP status and a document with details. The status is 200 if this datanode is
-    serving and its workers are running, otherwise 503.
+    """Return the HTTP status of `/healthz` and a document with details.
 
-    `calls_trouble` is the reason why calls may get no answer; "" if they do.
+    The status is 200 if at least one volume is served, all workers run, and calls are answered.
+    Otherwise, it is 503. `calls_trouble` is the reason why calls may get no answer; "" if they are
+    answered.
     """
     serving = [volume for volume in status.volumes if not volume.failed]
     is_working = not any(worker.stalled for worker in status.workers)
@@ -32,12 +32,12 @@ def health(
 
 
 def health_text(document: dict[str, object]) -> bytes:
-    """Return the document of `health` as JSON."""
+    """Return the document of `health` as JSON text."""
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def problems(status: pb.StatusResponse, scrub: pb.ScrubStatusResponse) -> list[str]:
-    """Return texts for the problems that need an operator."""
+    """Return descriptions of all problems that an operator must solve."""
     found = [f"volume {v.path} failed: {v.error}" for v in status.volumes if v.failed]
     found += [f"worker {worker.name} is stalled" for worker in status.workers if worker.stalled]
     for volume in scrub.volumes:

@@ -1,7 +1,8 @@
-"""Prometheus metrics of a datanode. Tables declare all names. A scrape reads the datanode's status.
+"""Prometheus metrics of a datanode.
 
-Units are base units (seconds, bytes), and counters end in `_total`. Labels have few values:
-volumes, the agent's own enumerations, and worker names, but never containers.
+Tables in this module declare the names of all metrics. Most values are computed from the datanode's
+status at each scrape. Values have base units (seconds, bytes), and counters end in `_total`. Labels
+have only few values, such as volumes and worker names. No label contains a container id.
 """
 
 import time
@@ -40,7 +41,7 @@ RECONCILE_RESULTS: Final = (
 
 
 class AgentMetrics:
-    """Counters of events that the status does not contain."""
+    """Counters of events, whose values are not part of the datanode's status."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()  # registering must not scrape
@@ -81,35 +82,42 @@ class AgentMetrics:
         )
 
     def _counter(self, name: str, meaning: str, **words: tuple[str, ...]) -> PrometheusCounter:
-        """Return a counter with the labels `words`, which maps each label to its values. Each value
-        starts at 0."""
+        """Return a new counter. `words` has the labels of the counter, and the known values of each
+        label.
+
+        The counter starts at 0 for each of these values.
+        """
         metric = PrometheusCounter(name, meaning, words, registry=self.registry)
         for word in chain(*words.values()):
             metric.labels(word)
         return metric
 
     def exported(self, at_ms: int) -> None:
-        """Record the time of the newest exported report."""
+        """Record the time of the newest report that was exported."""
         self._exported.set(at_ms / 1000)
 
     def count_challenge(self, result: str) -> None:
-        """Count the result of a challenge to a peer."""
+        """Count a challenge, which is a request to a peer to prove that it has a chunk.
+
+        `result` is the outcome of the challenge, for example "proven".
+        """
         self._challenges.labels(result).inc()
 
     def count_command(self, status: scm_pb2.CommandStatus) -> None:
-        """Count a command that ended, and the results of a reconcile."""
+        """Count a command of the SCM that has ended. If the command was a reconcile, also count its
+        results."""
         state = scm_pb2.CommandStatus.State.Name(status.state).lower()
         self._commands.labels(status.type, state).inc()
         if status.HasField("reconcile"):
             self.reconciled(status.reconcile)
 
     def shadow_differed(self) -> None:
-        """Count a scan whose verdict is not used because the second checksum implementation
+        """Count a scan whose result is ignored because the second checksum implementation
         disagrees."""
         self._shadow.inc()
 
     def reconciled(self, outcome: scm_pb2.ReconcileOutcome) -> None:
-        """Count a reconcile, its fetched bytes, and the results of its chunks."""
+        """Count a reconcile, the bytes that it has fetched, and the results of its chunks."""
         self._reconciles.labels(outcome.result).inc()
         self._fetched.labels("data").inc(outcome.bytes_fetched)
         self._fetched.labels("tree").inc(outcome.tree_bytes_fetched)
@@ -119,7 +127,7 @@ class AgentMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """Figures of a datanode at the time of a scrape."""
+    """The status of a datanode at the time of one scrape by Prometheus."""
 
     observer: DatanodeStatus
     status: datanode_pb2.StatusResponse
@@ -140,7 +148,7 @@ def _findings_by_class(at: _Scrape) -> dict[tuple[str, str], int]:
 
 
 def age_histogram() -> HistogramMetricFamily:
-    """Return the family of the age histogram, without samples."""
+    """Return an empty metric family for the histogram of the time since data was verified."""
     return HistogramMetricFamily(
         "suture_verified_age_seconds",
         "Time since each byte of the closed replicas was verified; the samples are bytes.",
@@ -340,8 +348,10 @@ def registry_of(
     scrub: Callable[[], datanode_pb2.ScrubStatusResponse],
     certificate_expires_at_s: Callable[[], float] = lambda: 0.0,
 ) -> CollectorRegistry:
-    """Return the registry with all metrics. `certificate_expires_at_s` returns 0 if there is no
-    certificate."""
+    """Return a Prometheus registry with all metrics of the datanode.
+
+    `certificate_expires_at_s` returns a Unix time, or 0 if this datanode has no certificate.
+    """
     meters.registry.register(
         TableCollector(
             TABLES,

@@ -1,8 +1,8 @@
-"""Totals over this host's replicas in memory, updated replica by replica.
+"""Totals over the replicas of this host. They are kept in memory and updated with each change.
 
-Status, heartbeats and metrics need the totals often, but reading every row takes seconds on a host
-with 100,000 replicas. The few numbers that the totals need are therefore packed in memory, with 24
-bytes per replica, and summed by numpy.
+Status, heartbeats and metrics often need the totals, and reading every index row takes seconds on a
+host with 100,000 replicas. Therefore, the few fields that the totals need are kept in memory, with
+24 bytes per replica. numpy computes the sums.
 """
 
 import struct
@@ -44,10 +44,10 @@ Rows: TypeAlias = npt.NDArray[Any]  # with the fields of _COLUMNS
 class VolumeSummary:
     """Totals over the closed replicas of one volume at one time.
 
-    `age_bytes[i]` is the number of bytes that were last verified at most AGE_BOUNDS_S[i] seconds
-    ago, but longer ago than the previous bound. The last item counts older bytes and bytes that
-    were never verified. `oldest_at_ms` is the oldest time of a scan; 0 if a replica was never
-    verified, and -1 if there are no replicas.
+    `age_bytes[i]` is the number of bytes that were verified at most AGE_BOUNDS_S[i] seconds ago,
+    but longer ago than the previous bound. The last item counts older bytes, and bytes that were
+    never verified. `oldest_at_ms` is the time of the oldest scan. It is 0 if a replica was never
+    verified, and -1 if the volume has no closed replicas.
     """
 
     data_bytes: int = 0
@@ -59,7 +59,8 @@ class VolumeSummary:
 
 
 def volume_summary(rows: Rows, now_ms: int, interval_s: float) -> VolumeSummary:
-    """Return the totals over the closed replicas of one volume."""
+    """Return the totals over the closed replicas of one volume. `interval_s` is the scan
+    interval."""
     sizes_bytes, read = rows["bytes"], rows["scan_at_ms"] > 0
     ages_s = np.maximum(0, now_ms - rows["scan_at_ms"][read].astype(np.int64)) / 1000
     read_bytes = sizes_bytes[read]
@@ -79,7 +80,7 @@ def volume_summary(rows: Rows, now_ms: int, interval_s: float) -> VolumeSummary:
 
 @dataclass(frozen=True, slots=True)
 class HostSummary:
-    """Totals over all replicas of the host at one time."""
+    """Totals over all replicas of this host at one time."""
 
     volumes: dict[str, VolumeSummary]
     states: Counter[str]
@@ -90,12 +91,16 @@ class HostSummary:
 
 
 class ReplicaTotals:
-    """The facts of this host's replicas that the totals need, packed. Any thread may call `put`,
-    `drop` and `summary`, because single operations and copies of a dictionary are atomic under the
-    GIL."""
+    """Totals over all replicas of this host, such as the number of damaged replicas.
+
+    The fields of all replicas that are needed for the totals are stored. Any thread may call `put`,
+    `drop` and `summary`, because single operations on a dictionary and copies of it are atomic
+    under the GIL.
+    """
 
     def __init__(self, *, interval_s: float) -> None:
-        """`interval_s` is the scan interval, within which every byte should be verified."""
+        """Create empty totals. `interval_s` is the scan interval, in which every byte should be
+        verified."""
         self._interval_s = interval_s
         self._volume_numbers: dict[str, int] = {}
         self._entries: dict[ContainerId, bytes] = {}
@@ -103,7 +108,8 @@ class ReplicaTotals:
         self._kept: tuple[int, int, HostSummary] | None = None
 
     def fill(self, volume_id: str, replicas: ReplicaColumns) -> None:
-        """Add all replicas of a volume, at the start of the agent or when the volume is added."""
+        """Add all replicas of a volume. This is done at the start of the agent, and when a volume
+        is added."""
         rows = np.zeros(len(replicas), _COLUMNS)
         rows["volume"] = self._number_of(volume_id)
         rows["state"] = replicas.states
@@ -116,17 +122,20 @@ class ReplicaTotals:
         self._version += 1
 
     def put(self, facts: ReplicaFacts) -> None:
-        """Record the current facts of a replica."""
+        """Add a replica, or replace its fields by the current facts."""
         self._entries[facts.container_id] = self._packed(facts)
         self._version += 1
 
     def drop(self, container_id: ContainerId) -> None:
-        """Remove a replica."""
+        """Remove a replica from the totals."""
         self._entries.pop(container_id, None)
         self._version += 1
 
     def summary(self, now_ms: int) -> HostSummary:
-        """Return the totals. A recent result is reused if no replica has changed since."""
+        """Return the totals over all replicas.
+
+        The previous result is returned if it is less than KEPT_MS old and no replica has changed.
+        """
         kept, version = self._kept, self._version
         if kept is not None and kept[0] == version and 0 <= now_ms - kept[1] < KEPT_MS:
             return kept[2]

@@ -1,1 +1,1 @@
-"""Decisions of reconcile: facts in, actions out. No clock, disk or socket is used."""
+"""Planning of a reconcile: compares trees and findings, and returns repair actions. No I/O."""

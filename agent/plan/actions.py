@@ -1,4 +1,5 @@
-"""Parts of a repair plan: actions that repair a replica, and reasons to skip a difference."""
+"""Parts of a repair plan: the actions that repair a replica, and the reasons to skip a
+difference."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +14,7 @@ PeerId = str  # a datanode id
 
 
 class SkipReason(StrEnum):
-    """Reason why the plan skips a difference or a finding."""
+    """Reason why the plan contains no action for a difference or a finding."""
 
     PEER_UNHEALTHY = "PEER_UNHEALTHY"  # the local chunk is healthy; the peer repairs its own
     BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # no datanode that answered has a healthy chunk
@@ -30,7 +31,7 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WantedChunk:
-    """A chunk to repair: the correct version, the cause, and the sources, best first.
+    """A chunk to repair: its correct version, the cause of the repair, and the sources, best first.
 
     `is_ordered` is True if an operator decided to trust the source more than the local row.
     """
@@ -43,10 +44,10 @@ class WantedChunk:
 
 @dataclass(frozen=True, slots=True)
 class RepairBlock:
-    """Repair chunks of one block. `metadata_sources` are the peers to ask for the block's metadata,
-    in this order.
+    """Action: repair the chunks of one block.
 
-    If `chunks` is empty, the block has no chunks; only its row is then created.
+    `metadata_sources` are the peers from which the block's metadata is requested, in this order. If
+    `chunks` is empty, the block has no chunks, and only its row is created.
     """
 
     block_id: BlockId
@@ -56,8 +57,11 @@ class RepairBlock:
 
 @dataclass(frozen=True, slots=True)
 class AdoptTombstone:
-    """Adopt a peer's confirmed delete: delete the local block, and use the checksum of the peer's
-    tombstone. The local bytes go to quarantine."""
+    """Action: delete the local block, because the delete that a peer reports is confirmed.
+
+    The new tombstone has the checksum of the peer's tombstone. The local bytes are moved to
+    quarantine.
+    """
 
     block_id: BlockId
     checksum: int
@@ -66,8 +70,10 @@ class AdoptTombstone:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Move the bytes after the block's last chunk to quarantine. This is safe because the block's
-    chunks equal those of the peer `equal_to`."""
+    """Action: move the bytes after the block's last chunk to quarantine.
+
+    This is safe, because the chunks of the block equal the chunks of the peer `equal_to`.
+    """
 
     block_id: BlockId
     equal_to: PeerId
@@ -75,15 +81,17 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class RewriteDescriptor:
-    """Write a new descriptor with the facts in the index."""
+    """Action: write the descriptor file of the replica again, with the facts in the index."""
 
     fault: DamageFault
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildTree:
-    """Replace the tree file, which is missing, damaged or stale. The scan at the end of the
-    reconcile does this."""
+    """Action: replace the tree file, which is missing, damaged or outdated.
+
+    The scan at the end of the reconcile writes the new tree file.
+    """
 
     fault: DamageFault
 
@@ -93,12 +101,13 @@ Action = RepairBlock | AdoptTombstone | Trim | RewriteDescriptor | RebuildTree
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """A difference that the plan skips. If it does not concern a single chunk, `offset` is -1. If
-    it does not concern a single block, `block_id` is -1.
+    """A difference for which the plan has no action, and the reason.
 
-    `is_harmless` is True if the local replica lacks no data because of the difference. If intact
-    rows contradict each other, `versions` has the peers' versions of the chunk. `mine` is then the
-    version of the local row, or None if there is no row.
+    `offset` is -1 if the difference does not concern a single chunk. `block_id` is -1 if it does
+    not concern a single block. `is_harmless` is True if the local replica lacks no data because of
+    the difference. If index rows of several replicas contradict each other, `versions` has the
+    peers' versions of the chunk, and `mine` has the version in the local row. `mine` is None if
+    there is no local row.
     """
 
     block_id: BlockId
@@ -112,18 +121,22 @@ class Skip:
 
     @property
     def is_contradiction(self) -> bool:
-        """Return whether replicas contradict each other, so that an operator has to decide."""
+        """Return whether index rows of several replicas contradict each other, so that an operator
+        must decide."""
         return self.reason in CONTRADICTIONS
 
 
 CONTRADICTIONS: Final = frozenset({SkipReason.CONTRADICTORY, SkipReason.UNCONFIRMED_DELETE})
-"""Reasons for skips that only an operator can resolve. Such skips are stored as findings."""
+"""Reasons for which an operator must decide. Skips with these reasons are stored as findings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedDeletes:
-    """The control plane's answer about deletes that peers claim. `ordered` are the blocks that it
-    ordered to delete, and `kept` are the blocks that a key still has."""
+    """Information from the control plane about the blocks that peers report as deleted.
+
+    `ordered` are the blocks that the control plane ordered to delete. `kept` are the blocks that
+    still belong to a key.
+    """
 
     ordered: frozenset[BlockId] = frozenset()
     kept: frozenset[BlockId] = frozenset()
@@ -131,14 +144,16 @@ class ConfirmedDeletes:
 
 @dataclass(frozen=True, slots=True)
 class HolderCoverage:
-    """Known holders of the container that are not among the peers that answered, by their state.
+    """Groups of datanodes that have a replica of the container but have sent no tree for the
+    reconcile.
 
-    - `silent` holders did not answer. They may contradict the peers.
-    - `empty` holders are known to have no block.
-    - `echoed` are peers: a silent holder has reported the same root as this peer before, so that
-      the holder has the same data.
-    - `dead` holders are on datanodes that the control plane considers lost. Repairs do not wait for
-      them, because they may never return. Deletes wait for them.
+    - `silent` datanodes did not answer. Their replicas may contradict the peers.
+    - `empty` datanodes are known to have no block of the container.
+    - `dead` datanodes count as lost for the control plane. Repairs do not wait for them, because
+      they may never return. Deletes wait for them.
+
+    In addition, `echoed` has peers that did answer: a datanode that did not answer has reported the
+    same root before, and therefore has the same data as this peer.
     """
 
     silent: frozenset[PeerId] = frozenset()
@@ -148,13 +163,14 @@ class HolderCoverage:
 
     @property
     def is_everybody(self) -> bool:
-        """Return whether all known holders are peers that answered."""
+        """Return whether every datanode with a replica of the container has answered."""
         return not (self.silent or self.empty or self.dead)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A peer's tree, limited to the differing blocks, and its differences from the local tree."""
+    """The tree of a peer, reduced to the differing blocks, and its differences from the local
+    tree."""
 
     peer_id: PeerId
     tree: Tree
@@ -163,10 +179,10 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """All actions in block order, and all skips.
+    """All actions in the order of block ids, and all skips.
 
-    `covered_peers` are the peers whose data the local replica has completely if all actions
-    succeed. Only their commit ids may be adopted for the container.
+    `covered_peers` are the peers that have no data which the local replica lacks after all actions.
+    The container may adopt the commit ids of these peers, but of no others.
     """
 
     actions: tuple[Action, ...] = ()
@@ -175,8 +191,8 @@ class RepairPlan:
 
     @property
     def fetch_bytes_max(self) -> int:
-        """Total size in bytes of the chunks to repair, which is the maximum that will be
-        fetched."""
+        """Total size in bytes of all chunks to repair. The repair fetches at most this number of
+        bytes."""
         return sum(
             chunk.leaf.length_bytes
             for action in self.actions

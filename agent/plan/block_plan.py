@@ -1,15 +1,16 @@
-"""Decisions about one block: which chunks to repair from which sources, and what to skip. No I/O.
+"""Planning for one block: selects the chunks to repair, their sources, and the skips. No I/O.
 
-A local healthy chunk is never replaced, except by an operator's order. A chunk that its owner
-reports as damaged is never a source. A hole is never created.
+A healthy local chunk is never replaced, except by an operator's order. A chunk is never fetched
+from a peer that reports this chunk as damaged. A repair never leaves a hole between two chunks.
 
-No majority decides which version of a damaged chunk is correct:
+The correct version of a damaged chunk is not determined by a majority of the peers:
 
-- If the local row is intact, the version that matches it is correct, from any peer. If no peer has
-  this version, the damage remains. If a peer has another version, the replicas contradict each
-  other.
+- If the local row is intact, the version that matches the row is correct. It may be fetched from
+  any peer. If no peer has this version, the damage remains. If a peer has another version, the
+  replicas contradict each other.
 - If the local row is lost, a version is correct under two conditions: all peers that have the chunk
-  agree, and every holder that is not dead has answered. Two versions contradict each other.
+  agree, and every datanode with a replica has answered, except for dead ones. If the peers have two
+  versions, they contradict each other.
 - If an operator trusts a peer, the version of that peer is correct.
 """
 
@@ -47,7 +48,8 @@ _SKIP_RANK: Final = tuple(SkipReason)
 
 
 class PlanContext:
-    """State of the planning: the input, grouped by block, and the decisions so far."""
+    """The input of the planning, grouped by block, and the actions and skips that were planned so
+    far."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class PlanContext:
         self.assigned_bytes: Counter[PeerId] = Counter()
 
     def plan(self) -> RepairPlan:
-        """Return the plan with all actions and skips decided so far."""
+        """Return a plan with all actions and skips that were added so far."""
         return RepairPlan(
             actions=tuple(self.actions),
             skips=tuple(self.skips),
@@ -86,12 +88,16 @@ class PlanContext:
 
 
 def silence(silent: frozenset[PeerId]) -> str:
-    """Return a text that names the holders that did not answer; "" if all answered."""
+    """Return a text with the names of the datanodes that did not answer; "" if all answered."""
     return f"not heard: {', '.join(sorted(silent))}" if silent else ""
 
 
 def plan_block(planning: PlanContext, block_id: BlockId) -> None:
-    """Decide about one block, whose tombstones `agent.plan.reconcile_plan` has already handled."""
+    """Plan the repair of one block.
+
+    `agent.plan.reconcile_plan` calls this function after it has handled the tombstones of the
+    block.
+    """
     block = _Block(planning, block_id)
     chunks = block.repairable_chunks()
     if chunks or block.is_missing_without_chunks:
@@ -102,7 +108,7 @@ def plan_block(planning: PlanContext, block_id: BlockId) -> None:
 
 
 class _Block:
-    """Decisions about one block, which are appended to the actions and skips of `planning`."""
+    """Plans the repair of one block. The actions and skips are added to `planning`."""
 
     def __init__(self, planning: PlanContext, block_id: BlockId) -> None:
         self.planning = planning
@@ -128,7 +134,8 @@ class _Block:
             self._settle_emptiness()
 
     def _record_difference(self, peer_id: PeerId, difference: Difference) -> None:
-        """Record one difference as an offered chunk, a contradiction, or a skip."""
+        """Record one difference from a peer: as a version that the peer offers, a contradiction, or
+        a skip."""
         kind, mine, theirs = difference.kind, difference.mine, difference.theirs
         if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow as separate differences
             self.is_missing_without_chunks |= not self._leaves_of(peer_id)
@@ -149,8 +156,11 @@ class _Block:
             self.left_alone[theirs.offset].append((_LEFT_ALONE[kind], peer_id))
 
     def _is_ordered(self, peer_id: PeerId, difference: Difference) -> bool:
-        """Return whether an operator ordered to use this peer's chunk instead of the local chunk,
-        although the local chunk matches its row."""
+        """Return whether an operator has ordered to replace this local chunk by the chunk of this
+        peer.
+
+        The local chunk may be healthy in this case.
+        """
         mine, theirs = difference.mine, difference.theirs
         if peer_id != self.planning.trusted or difference.kind is not DifferenceKind.IRRECONCILABLE:
             return False
@@ -163,8 +173,11 @@ class _Block:
             self.lenders.append(peer_id)
 
     def _settle_emptiness(self) -> None:
-        """Decide whether to create a block without chunks. It is created only if no other holder
-        can have chunks of the block, or if an operator trusts a peer that has the block."""
+        """Determine whether to create a block that has no chunks.
+
+        The block is created only if no other datanode can have chunks of the block, or if an
+        operator trusts a peer that has the block.
+        """
         could_be_more = self._could_be_contradicted()
         if self.planning.trusted in self.lenders or not (could_be_more or self.versions):
             return
@@ -174,17 +187,20 @@ class _Block:
             self.left_alone[-1] += [(SkipReason.UNCONFIRMED, peer) for peer in empty]
 
     def repairable_chunks(self) -> list[WantedChunk]:
-        """Return the chunks to repair, by offset. Chunks that would leave a hole before them are
-        left out."""
+        """Return the chunks to repair, by offset.
+
+        A chunk is omitted if, after its repair, the bytes before it would still be missing.
+        """
         chosen = (self._choose(offset) for offset in sorted(self.versions))
         return self._contiguous([wanted for wanted in chosen if wanted is not None])
 
     def _choose(self, offset: int) -> WantedChunk | None:
-        """Return the version of a chunk to install, with the least loaded source first. Return None
-        if no version is correct, or no peer has the correct one.
+        """Return the version of a chunk to write, with its sources. The source with the least load
+        is first.
 
-        Record the peers that have another version. The replica may not adopt their commit ids,
-        because their data will still differ from the local data.
+        Return None if the correct version is unknown, or if no peer has the correct version. If a
+        peer has another version, the contradiction is recorded. The replica may not adopt the
+        commit id of this peer, because the data of both differs even after the repair.
         """
         right = self._right_version(offset)
         if right is None:
@@ -198,8 +214,11 @@ class _Block:
         return WantedChunk(right, self.causes[offset], self._by_load(sources), is_ordered)
 
     def _right_version(self, offset: int) -> Leaf | None:
-        """Return the correct version of a chunk: that of the trusted peer, that of the local row,
-        or the one on which all peers agree. Return None if it cannot be decided."""
+        """Return the correct version of a chunk, or None if it cannot be determined.
+
+        The version of the peer that an operator trusts comes first, then the version in the local
+        row, then the version on which all peers agree.
+        """
         offers = self.versions[offset]
         for peer_id, leaf in offers:
             if peer_id == self.planning.trusted:
@@ -219,14 +238,14 @@ class _Block:
         return offers[0][1]
 
     def _recorded(self, offset: int) -> Leaf | None:
-        """Return the chunk at an offset of the local row, as a leaf; None if the row has no such
-        chunk."""
+        """Return the leaf of the chunk at `offset` in the local row. Return None if the row has no
+        such chunk."""
         chunk = self.recorded.get(offset)
         return None if chunk is None else leaf_of(self.planning.mine, chunk)
 
     def _overlapped(self, offers: Sequence[tuple[PeerId, Leaf]]) -> Leaf | None:
-        """Return a chunk of the local row that overlaps one of the offered chunks; None if none
-        does."""
+        """Return the leaf of a chunk in the local row that overlaps one of the offered chunks, or
+        None."""
         for _, leaf in offers:
             index = bisect(self.recorded_offsets, leaf.end - 1)
             own = self._recorded(self.recorded_offsets[index - 1]) if index else None
@@ -235,11 +254,11 @@ class _Block:
         return None
 
     def _could_be_contradicted(self) -> bool:
-        """Return whether a holder that did not answer may have another version of a chunk of this
+        """Return whether a datanode that did not answer may have another version of a chunk of this
         block.
 
-        A holder that reported the same root as a peer has the same data as the peer. But if that
-        peer's chunk is damaged, the holder may have the chunk undamaged.
+        A datanode that reported the same root as a peer has the same data as this peer. However, if
+        a chunk of this peer is damaged, the datanode may have the undamaged chunk.
         """
         return bool(self.planning.heard.silent) or any(
             not leaf.healthy
@@ -252,7 +271,7 @@ class _Block:
         return tuple(sorted(sources, key=lambda peer_id: (load[peer_id], peer_id)))
 
     def _equal_peers(self) -> list[PeerId]:
-        """Return the peers whose block equals the local block."""
+        """Return the peers whose version of this block equals the local block."""
         if self.planning.mine.index_of(self.block_id) < 0:
             return []
         differing = {peer_id for peer_id, _ in self.planning.differing[self.block_id]}
@@ -272,15 +291,21 @@ class _Block:
         return allowed
 
     def _known_spans(self) -> dict[int, int]:
-        """Return the ranges of the local chunks: those in the local row or, if there is no row,
-        those of the healthy leaves in the tree."""
+        """Return the start and end offsets of the local chunks.
+
+        They are taken from the local row. If there is no row, they are taken from the healthy
+        leaves in the tree.
+        """
         if self.block_id in self.planning.rows:
             return {chunk.offset: chunk.end for chunk in self.planning.rows[self.block_id]}
         return {leaf.offset: leaf.end for leaf in self.mine.values() if leaf.healthy}
 
     def metadata_sources(self, chunks: Sequence[WantedChunk]) -> tuple[PeerId, ...]:
-        """Return the peers to ask for the block's metadata. Peers whose chunks equal the chunks
-        that the block will have come first."""
+        """Return the peers from which the block's metadata can be requested, best first.
+
+        The first ones are the peers whose chunks equal the chunks that the local block has after
+        the repair.
+        """
         final = self._final(chunks)
         load = self.planning.assigned_bytes
 
@@ -290,8 +315,10 @@ class _Block:
         return tuple(sorted(self.lenders, key=rank))
 
     def _final(self, chunks: Sequence[WantedChunk]) -> dict[int, tuple[int, int]]:
-        """Return the healthy chunks that this block will have after all repairs: offset -> length
-        in bytes and checksum."""
+        """Return the healthy chunks that the local block has after the repair.
+
+        The key is the offset of the chunk. The value is the length in bytes and the checksum.
+        """
         leaves = [leaf for leaf in self.mine.values() if leaf.healthy]
         leaves += [chunk.leaf for chunk in chunks]
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves}
@@ -302,13 +329,17 @@ class _Block:
         return self.lent_leaves[peer_id]
 
     def _spans_at(self, peer_id: PeerId) -> dict[int, tuple[int, int]]:
-        """Return the healthy chunks of a peer: offset -> length in bytes and checksum."""
+        """Return the healthy chunks of a peer's block: the length in bytes and the checksum, by
+        offset."""
         leaves = self._leaves_of(peer_id)
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves if leaf.healthy}
 
     def explain_the_rest(self, chunks: Sequence[WantedChunk]) -> None:
-        """Add a skip, with the reason, for every difference that no action repairs. Unless the skip
-        is harmless, the replica may not adopt the commit ids of the peers with the difference."""
+        """Add a skip, with the reason, for every difference that no action repairs.
+
+        The replica may not adopt the commit ids of peers with such a difference, unless the skip is
+        harmless.
+        """
         planned = {chunk.leaf.offset for chunk in chunks}
         self._tell_contradictions()
         for offset in sorted(self.left_alone.keys() - planned - self.contradicted.keys()):
@@ -326,8 +357,10 @@ class _Block:
                 self.planning.uncovered.update(peers)
 
     def _tell_contradictions(self) -> None:
-        """Add a skip for each offset at which intact rows contradict each other, even if the local
-        chunk is kept."""
+        """Add a skip for each offset at which rows of several replicas contradict each other.
+
+        This includes offsets at which the local chunk is healthy and is kept.
+        """
         self.contradicted = {offset: found for offset, found in self.contradicted.items() if found}
         for offset, found in sorted(self.contradicted.items()):
             own = self._recorded(offset) or self.denied_by.get(offset)
@@ -347,7 +380,7 @@ class _Block:
             self.planning.uncovered.update(peers)
 
     def settle_findings(self, chunks: Sequence[WantedChunk]) -> None:
-        """Add an action or a skip for each of the scan's findings that has none yet."""
+        """Add an action or a skip for each finding of the scan for which neither exists yet."""
         planned = {chunk.leaf.offset for chunk in chunks}
         explained = self.left_alone.keys() | planned | self.contradicted.keys()
         is_repaired = bool(chunks) or self.is_missing_without_chunks
@@ -380,7 +413,7 @@ class _Block:
 
 
 class _Layout:
-    """The ranges of a block that are occupied by chunks."""
+    """The ranges of a block that contain chunks."""
 
     def __init__(self, spans: Mapping[int, int]) -> None:
         self.spans = dict(spans)  # offset -> end
@@ -388,7 +421,7 @@ class _Layout:
         self.ends = {0, *self.spans.values()}
 
     def obstacle(self, leaf: Leaf) -> SkipReason | None:
-        """Return the reason why the chunk must not be added to the layout; None if it may be
+        """Return the reason why the chunk must not be added to the block, or None if it may be
         added."""
         if leaf.offset in self.spans:
             return None if self.spans[leaf.offset] == leaf.end else SkipReason.LAYOUT_DIFFERS

@@ -1,4 +1,4 @@
-"""Versions of a chunk: the leaf for a row, overlaps, and a description for operators."""
+"""Functions that compare and describe several versions of a chunk."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,8 +9,10 @@ from merkle.tree import Leaf, Tree
 
 
 def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
-    """Return the leaf that a tree with the algorithm of `tree` has for a healthy chunk with this
-    record."""
+    """Return the tree leaf of a healthy chunk, computed from the chunk's record.
+
+    The leaf has the checksum algorithm of `tree`.
+    """
     checksum = leaf_checksum(
         tree.algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums
     )
@@ -18,8 +20,10 @@ def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
 
 
 def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
-    """Return the offsets of all chunks that overlap another one. Of two overlapping chunks, at most
-    one can be correct."""
+    """Return the offsets of all chunks that overlap another chunk in `leaves`.
+
+    Of two overlapping chunks, at most one is correct.
+    """
     contested: set[int] = set()
     farthest: Leaf | None = None
     for leaf in sorted(leaves):
@@ -31,7 +35,7 @@ def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
 
 
 def format_versions(own: Leaf | None, versions: Sequence[tuple[PeerId, Leaf]]) -> str:
-    """Return a text with the local version of a chunk and the versions of the peers."""
+    """Return a text that describes the local version of a chunk and the versions of the peers."""
     here = "our row is lost" if own is None else f"here {own.length_bytes} bytes {own.checksum:#x}"
     theirs = (f"{peer} {leaf.length_bytes} bytes {leaf.checksum:#x}" for peer, leaf in versions)
     return "; ".join([here, *theirs])

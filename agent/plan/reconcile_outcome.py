@@ -1,6 +1,6 @@
-"""Result of one reconcile, as values: one state per peer, and one result per chunk.
+"""Result of one reconcile: an overall result, a state for each peer, and a result for each chunk.
 
-The message `ReconcileOutcome` sends the result to the SCM and to `suture explain`, with the same
+The message `ReconcileOutcome` sends this result to the SCM and to `suture explain`, with the same
 words.
 """
 
@@ -23,7 +23,7 @@ class ReconcileVerdict(StrEnum):
 
 
 class PeerState(StrEnum):
-    """Role of one peer in this reconcile."""
+    """The role of one peer in a reconcile, or the reason why it had no role."""
 
     USED = "used"  # the peer's tree differs, and took part in the plan
     EQUAL = "equal"
@@ -35,7 +35,7 @@ class PeerState(StrEnum):
 
 
 class ChunkResult(StrEnum):
-    """Result for one chunk, block or file."""
+    """Result of the repair of one chunk, block or file."""
 
     REPAIRED = "repaired"  # fetched from a peer, verified and written
     SALVAGED = "salvaged"  # the block's bytes were still on the disk; nothing was fetched
@@ -47,7 +47,7 @@ class ChunkResult(StrEnum):
 
 
 class ReadBack(StrEnum):
-    """Extent of the read that verified a repair."""
+    """The amount of data that was read after a repair to verify it."""
 
     NONE = ""  # no read: nothing was changed, or the reconcile was interrupted
     CHANGED = "changed"  # only the repaired chunks; the others were scanned recently
@@ -56,7 +56,7 @@ class ReadBack(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeerOutcome:
-    """Role and cost of one peer."""
+    """The state of one peer in a reconcile, and the number of bytes and chunks fetched from it."""
 
     peer_id: str
     state: PeerState
@@ -68,7 +68,8 @@ class PeerOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ChunkOutcome:
-    """Result for one chunk. `offset` and `length_bytes` are -1 for a complete block or file."""
+    """Result of the repair of one chunk. `offset` and `length_bytes` are -1 for a complete block or
+    file."""
 
     block_id: BlockId
     offset: int
@@ -81,7 +82,10 @@ class ChunkOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """The complete result. `chunks` has only the first outcomes; `chunk_count` counts all."""
+    """The complete result of a reconcile.
+
+    `chunks` has only the first outcomes. `chunk_count` is the number of all outcomes.
+    """
 
     container_id: ContainerId
     result: ReconcileVerdict

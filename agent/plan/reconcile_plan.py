@@ -1,12 +1,12 @@
-"""Plan to make a replica equal to its peers: trees and findings in, a plan out. No I/O.
+"""Computes the plan that makes a replica equal to its peers, from trees and findings. No I/O.
 
-The plan has actions (RepairBlock, AdoptTombstone, Trim, RewriteDescriptor, RebuildTree), and a skip
-with a reason for every other difference. No action can make the replica worse. `block_plan` decides
-about a block's chunks; this module decides about the replica and about deletes.
+The plan has actions (RepairBlock, AdoptTombstone, Trim, RewriteDescriptor, RebuildTree). It also
+has a skip with a reason for every difference without an action. No action can damage the replica.
+`block_plan` plans the repair of the chunks of a block. This module plans everything else.
 
-A peer's tombstone claims that a block was deleted. The delete is adopted if the control plane
-ordered it. It is also adopted if every other holder has deleted the block, too, and no key has the
-block. Until then the block is kept.
+A tombstone in a peer's tree means that the peer has deleted the block. The local block is deleted
+if the control plane ordered the delete. It is also deleted if every other datanode with a replica
+has deleted the block, and no key has the block. Otherwise, the local block is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,13 +49,13 @@ def plan(
     deletes: ConfirmedDeletes | None = None,
     trusted: PeerId = "",
 ) -> RepairPlan:
-    """Return the plan that gives the local replica (tree `mine`) every healthy chunk that it may
-    take from a peer.
+    """Return the plan that makes the local replica equal to its peers as far as possible.
 
-    `rows` has the chunks of the local row for each differing block; they decide which version of a
-    chunk is correct. Blocks whose row is lost or damaged are absent from `rows`. `heard` has the
-    known holders that are not among the peers. `trusted` is the peer whose versions an operator
-    ordered to use, even instead of chunks that verify.
+    `mine` is the tree of the local replica. `rows` has the chunks in the local row of each
+    differing block. These chunks determine the correct version. Blocks whose row is lost or damaged
+    are absent from `rows`. `heard` has the datanodes that have a replica but are not among `peers`.
+    `trusted` is the peer whose versions are used by order of an operator, even instead of healthy
+    local chunks.
     """
     planning = PlanContext(
         mine, peers, findings, rows=rows or {}, heard=heard or HolderCoverage(), trusted=trusted
@@ -81,8 +81,11 @@ def _about_replica(planning: PlanContext, findings: Sequence[ScanFinding]) -> No
 
 
 def _adopt_tombstone(planning: PlanContext, block_id: BlockId, deletes: ConfirmedDeletes) -> bool:
-    """Adopt a peer's tombstone and return True if the delete is confirmed. If it is not confirmed,
-    add a skip with the reason and return False."""
+    """Plan the delete of a block that peers have deleted. Return True if the delete is planned.
+
+    The delete is planned only if it is confirmed. If it is not confirmed, add a skip with the
+    reason and return False. If no peer has deleted the block, return False.
+    """
     found = [
         (difference.checksum, peer_id)
         for peer_id, difference in planning.differing[block_id]
@@ -115,7 +118,8 @@ def _is_confirmed(
 ) -> bool:
     """Return True if this replica may delete a block that `peers` report as deleted.
 
-    If the block is already deleted locally, only the checksum in the tombstone changes.
+    If the block is already deleted in this replica, the result is True, because only the checksum
+    in the tombstone changes.
     """
     index = planning.mine.index_of(block_id)
     if index >= 0 and planning.mine.deleted[index]:

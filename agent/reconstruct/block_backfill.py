@@ -1,11 +1,11 @@
 """Backfill of a QUASI_CLOSED shard: adds the blocks that were committed after the shard closed.
 
-A block is missing if enough other shards have it, and this shard has neither the block nor its
-tombstone. The block is computed from its stripes, verified and recorded. If all blocks are then
-present, the shard adopts the commit id of a healthy source.
+A QUASI_CLOSED shard has intact data, but later blocks are missing. If another datanode has space,
+the SCM rebuilds the shard there. Otherwise, only a backfill can complete the shard.
 
-The data of a QUASI_CLOSED shard is intact, but blocks are missing. If another datanode has space,
-the SCM rebuilds the shard there. Otherwise, the shard can only be completed by a backfill.
+A block is missing if enough other shards have it, and this shard has neither the block nor a
+tombstone of it. The block is computed from its stripes, verified and recorded. If all blocks are
+then present, the shard takes over the commit id of a healthy source.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ BCSID = "BCSID"
 
 @dataclass(slots=True)
 class BlockBackfill:
-    """Adds the missing blocks in one repair of one shard."""
+    """Adds the missing blocks to one shard during a repair."""
 
     changes: ReplicaChanges
     rows: RowRestorer
@@ -36,7 +36,7 @@ class BlockBackfill:
     _claimed: int = field(default=0, init=False)
 
     def make(self, peers: Mapping[str, Peer]) -> Iterator[ChunkOutcome]:
-        """Rebuild each block that this shard lacks; yield the outcomes.
+        """Rebuild each block that this shard lacks, and yield the outcomes.
 
         The highest commit id of the other shards is read before their lists of blocks. Therefore,
         the lists contain all blocks up to that commit id.
@@ -67,9 +67,12 @@ class BlockBackfill:
             yield made
 
     def adopt_bcsid(self, replaced: Mapping[str, str]) -> Iterator[ChunkOutcome]:
-        """Adopt the highest commit id of the other shards if this shard has all blocks up to that
-        id and no findings, and if no source failed (`replaced` has the failed sources). Yield the
-        outcome if the commit id changes or the change fails."""
+        """Set the shard's commit id to the highest commit id of the other shards.
+
+        This is done only if the shard has all blocks up to that id and no findings, and if no
+        source failed. `replaced` has the sources that failed. Yield one outcome if the commit id
+        was changed or could not be changed.
+        """
         facts = self.changes.store.replica(self.changes.container_id)
         is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
         if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:

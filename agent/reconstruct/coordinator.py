@@ -1,15 +1,15 @@
 """Reconstruction of lost shards from the remaining ones. All data is verified before it is written.
 
-1. Find the blocks that too few sources have. If a key has one of them, refuse to reconstruct.
-2. Create the target shards in state RECOVERING.
-3. For each block, determine its length. For each stripe, read, compute and verify the cells, and
-   write them. Small blocks are written in batches.
-4. Close the targets. Each target scans its shard.
+1. Find the blocks that too few sources have. If one of them belongs to a key, refuse the
+reconstruction. 2. Create the target shards in state RECOVERING. 3. For each block, determine its
+length. For each stripe, read, compute and verify the cells, and write them. Small blocks are
+written in batches. 4. Close the targets. Each target scans its shard.
 
 `suture.client.stripes.cell_rebuild` describes how a stripe is verified before it is written. If too
-few sources have a block and no key refers to the block, the client has abandoned the block, and the
-block is omitted. If a key refers to the block, the sources have lost the block. The reconstruction
-is then refused, because the new shard would count as complete without the block.
+few sources have a block and no key refers to the block, then the client has abandoned the block.
+The reconstruction omits such a block. If a key refers to the block, the sources have lost the
+block. The reconstruction is then refused, because the new shard would count as complete without the
+block.
 
 If a step fails, the new shards are removed. Existing replicas are not changed.
 """
@@ -36,12 +36,12 @@ Needed = Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
 
 @dataclass(eq=False)
 class ReconstructionCoordinator:
-    """Executes reconstructions, one per call. Thread-safe.
+    """Rebuilds lost shards. Each call of `reconstruct` executes one task. Thread-safe.
 
-    `executor` needs enough threads for all cells of a stripe and every target at the same time.
-    `pace` gets the number of bytes read, and waits until more may be read. `needed` returns which
-    of the given blocks belong to a key, and raises SutureError if that is unknown. `needed` is None
-    if the control plane cannot be asked about keys, for example Ozone's SCM.
+    `executor` needs enough threads for all cells of a stripe and all targets at the same time.
+    `pace` is called with the number of bytes read, and waits until more may be read. `needed`
+    returns the given blocks that belong to a key, and raises SutureError if the control plane does
+    not answer. `needed` is None if the control plane has no such request, for example Ozone's SCM.
     """
 
     executor: Executor
@@ -55,9 +55,11 @@ class ReconstructionCoordinator:
     def reconstruct(
         self, order: RebuildTask, *, stop: Callable[[], bool] = lambda: False
     ) -> Reconstruction:
-        """Rebuild the shards in `order`. If `stop` returns True, end between two blocks or stripes.
+        """Rebuild the shards that the task `order` names.
 
-        Raise SutureError if this fails; the new shards on all reachable targets are then removed.
+        If `stop` returns True, the reconstruction ends between two blocks or stripes. Raise
+        SutureError if the reconstruction fails. The new shards on all reachable targets are then
+        removed.
         """
         order.check()
         started_ms = self.now_ms()
@@ -92,10 +94,13 @@ class ReconstructionCoordinator:
         )
 
     def _check_orphans(self, sources: RebuildSources, orphans: Mapping[int, str]) -> None:
-        """Raise RefusedError if one of the `orphans` (blocks that too few sources have) belongs to
-        a key. Before that, request a proof of the block from the sources that do not list it,
-        because a source that lost the block's row then scans its replica. If `needed` is None,
-        raise UnavailableError if a shard does not answer, because that shard may have the block."""
+        """Raise RefusedError if one of the `orphans` belongs to a key.
+
+        Orphans are blocks that too few sources have. Before the error is raised, each source that
+        does not list the block is asked to prove that it has the block. If the source has lost the
+        index row of the block, it then scans its replica. If `needed` is None, raise
+        UnavailableError if a shard does not answer, because that shard may have the block.
+        """
         if not orphans:
             return
         container_id = sources.container_id
@@ -117,7 +122,8 @@ class ReconstructionCoordinator:
 
 
 def _orphans(sources: RebuildSources, stop: Callable[[], bool]) -> dict[int, str]:
-    """Return the blocks that too few sources have, with the reasons. Only metadata is read."""
+    """Return the blocks that too few sources have, with the reasons. Only metadata is read for
+    this."""
     orphans: dict[int, str] = {}
     for block_id, known in sources.blocks():
         check_going_on(stop)
@@ -129,7 +135,7 @@ def _orphans(sources: RebuildSources, stop: Callable[[], bool]) -> dict[int, str
 
 @dataclass(slots=True)
 class _BlockInProgress:
-    """A block whose cells are being computed, with its record for each target."""
+    """A block whose cells are being computed, and its unfinished record for each target shard."""
 
     drafts: dict[int, BlockBuilder]
     stripes: Sequence[int]  # stripes in which a target has a cell
@@ -137,23 +143,24 @@ class _BlockInProgress:
     data: dict[int, bytearray]  # the concatenated cells of a small block
 
     def add_cells(self, made: Made) -> None:
-        """Add the computed cells of the next stripe, one for each target in `made`."""
+        """Add the computed cells of the next stripe. `made` has one cell for each target shard."""
         for index, (chunk, cell) in made.items():
             self.drafts[index].chunks.append(chunk)
             if self.is_small:
                 self.data[index] += cell
 
     def blocks(self) -> dict[int, WholeBlock]:
-        """Return the complete small block of each target, with its data."""
+        """Return the record and the data of a complete small block for each target shard."""
         return {i: (draft.block(), bytes(self.data[i])) for i, draft in self.drafts.items()}
 
 
 @dataclass(eq=False)
 class _Run:
-    """A running reconstruction.
+    """The state of one running reconstruction.
 
-    Stripes are read ahead across blocks, and small blocks are written in batches. A container may
-    have a million small blocks, and a separate write of each would cost some calls and a sync.
+    The stripes of the next blocks are read in advance, and small blocks are written in batches. A
+    container may have a million small blocks, and separate writes would cost several calls and a
+    sync for each.
     """
 
     sources: RebuildSources
@@ -167,7 +174,7 @@ class _Run:
         self._growing: dict[BlockId, _BlockInProgress] = {}
 
     def rebuild_blocks(self) -> None:
-        """Rebuild every block that enough sources have. Record the other blocks as orphans."""
+        """Rebuild every block that enough sources have. Record all other blocks as orphans."""
         paced_bytes = self.account.read_bytes
         for reading in self.sources.prefetch(self._target_stripes()):
             block_id = reading.agreed.block_id
@@ -210,8 +217,11 @@ class _Run:
                 yield agreed, stripe
 
     def _write(self, block_id: BlockId, growing: _BlockInProgress, made: Made, stripe: int) -> None:
-        """Write the computed cells of a large block now. Add a small block to the next batch when
-        all of its cells are computed."""
+        """Write the computed cells of one stripe to the targets.
+
+        The cells of a large block are written now. A small block is added to the next batch when
+        all of its cells are computed.
+        """
         is_last = stripe == growing.stripes[-1]
         drafts = growing.drafts
         if not growing.is_small:
@@ -227,8 +237,12 @@ class _Run:
             self.targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
 
     def _leave_out(self, block_id: BlockId, error: UnavailableError) -> None:
-        """Record a block as an orphan if it was deleted after it was listed; otherwise raise
-        `error`. `_check_orphans` later checks that no key has the block."""
+        """Record a block as an orphan (a block that too few sources have) if it was deleted
+        meanwhile.
+
+        If the block was not deleted, raise `error`. `_check_orphans` later checks that the block
+        belongs to no key.
+        """
         why = self.sources.deletion_text(block_id)
         if not why:
             raise error

@@ -1,10 +1,10 @@
 """Parity check: verifies that the shards of a container match each other, stripe by stripe.
 
-A shard's own checksums prove that the shard has the bytes that were written to it. The checksums do
-not prove that the bytes belong to the stripe. A shard that was restored from another place, or
-written by a faulty host, passes every scan. The parity check reads all cells of a stripe and
-computes them from each other. It identifies the wrong shard if the redundancy or the writer's
-stripe checksums are sufficient.
+A shard's own checksums prove only that the shard has the bytes that were written to it. The bytes
+may still belong to another stripe. For example, every scan of a shard finds no fault if the shard
+was restored from a wrong backup, or written by a faulty host. The parity check reads all cells of a
+stripe and computes them from each other. It identifies the wrong shard if the redundancy or the
+stripe checksums of the writer are sufficient.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,8 +24,11 @@ from suture.wire.clients.replica_peer import ReplicaPeer
 
 @dataclass(frozen=True, slots=True)
 class StripeFault:
-    """A stripe whose cells do not match each other. `wrong` has the indexes of the wrong shards;
-    empty if they cannot be identified."""
+    """A stripe whose cells do not match each other.
+
+    `wrong` has the indexes of the wrong shards. It is empty if the wrong shards cannot be
+    identified.
+    """
 
     block_id: int
     stripe: int
@@ -36,11 +39,12 @@ class StripeFault:
 class ParityReport:
     """Result of the parity check of one container.
 
-    `absent` has the indexes of shards without a readable replica, `unreadable` the errors by
-    datanode. `orphans` has the blocks that cannot be checked, with the reasons. `unread` has the
-    stripes, as (block, stripe), of which too few cells could be read. `missing_shards` has the
-    pairs (block, shard) for which the shard's record of the block is missing or differs, because
-    the shard lost its row, or because a delete is pending.
+    `absent` has the indexes of the shards without a readable replica. `unreadable` has the errors
+    of unreadable replicas, by datanode. `orphans` has the blocks that cannot be checked, with the
+    reasons. `unread` has a pair (block, stripe) for each stripe of which too few cells could be
+    read. `missing_shards` has a pair (block, shard) for each shard whose record of the block is
+    missing or differs from the other shards. The shard may have lost its row, or a delete is
+    pending.
     """
 
     container_id: ContainerId
@@ -55,7 +59,8 @@ class ParityReport:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether every cell of every stripe was read, and no stripe has a fault."""
+        """Return whether every cell of every stripe was read, and all stripes are free of
+        faults."""
         return not (
             self.faults
             or self.orphans
@@ -80,9 +85,10 @@ def verify_parity(
     *,
     pace: Callable[[int], None] = lambda _: None,
 ) -> ParityReport:
-    """Read and check every stripe of a container. `pace` gets the bytes read, and may wait.
+    """Read every stripe of a container, and check that its cells match each other.
 
-    Raise UnavailableError if fewer shards are readable than the code has data shards.
+    `pace` is called with the number of bytes read, and may wait. Raise UnavailableError if fewer
+    shards are readable than the erasure code has data shards.
     """
     account = RebuildStats()
     sources = RebuildSources(container_id, scheme, executor, account)
@@ -118,8 +124,11 @@ def verify_parity(
 def _stripes(
     sources: RebuildSources, account: RebuildStats, missing_shards: list[tuple[int, int]]
 ) -> Iterator[tuple[RebuildableGroup, int]]:
-    """Yield all stripes. Record the blocks that cannot be checked, and, for every other block, the
-    shards that lack it."""
+    """Yield all stripes of all blocks that can be checked.
+
+    Record the blocks that cannot be checked in `account`. For every other block, add the shards
+    that lack the block to `missing_shards`.
+    """
     for block_id, known in sources.blocks():
         agreed = resolve_group(sources.scheme, block_id, known)
         if isinstance(agreed, OrphanGroup):
@@ -130,9 +139,10 @@ def _stripes(
 
 
 def _verdict(sources: RebuildSources, reading: PendingStripe) -> StripeVerdict | None:
-    """Return the verdict on one stripe from all readable cells; None if too few are readable.
+    """Check one stripe with all its readable cells, and return the result.
 
-    Raise UnavailableError if so many shards are unavailable that no stripe can be read.
+    Return None if too few cells are readable. Raise UnavailableError if so many shards are
+    unavailable that no stripe can be read.
     """
     try:
         cells = sources.finish_all(reading)

@@ -1,9 +1,9 @@
-"""A chunk of a shard that is computed from the other shards and compared with its own row.
+"""Computation of one chunk of a shard from the other shards, and its comparison with the local row.
 
-The local row is the reference. If the computed chunk does not match the row, one of the shards used
-may be wrong although it matches its own checksums. In this case, all shards are read. If the result
-matches the row only without a certain shard, that shard is wrong. If no set of shards gives a
-match, the shards and the row contradict each other.
+The local row is the reference. If the computed chunk does not match the row, one of the other
+shards may be wrong although it matches its own checksums. In this case, the cells of all shards are
+read. If the chunk matches the row only when a certain shard is not used, that shard is wrong. If no
+combination of shards gives a match, the shards and the row contradict each other.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Cells = Mapping[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class RebuiltChunk:
-    """A computed chunk: its bytes, and whether they match the local row.
+    """A computed chunk. `fits` is True if its bytes match the local row.
 
     `makers` names the datanodes whose cells were used, in the order of shards.
     """
@@ -36,8 +36,8 @@ def rebuilt_chunk(
 ) -> RebuiltChunk:
     """Return a chunk of shard `index`, computed from the other shards.
 
-    Raise RefusedError if the chunk is not a cell of its group, or if this host computes wrong
-    results. Raise UnavailableError if too few cells are readable.
+    Raise RefusedError if the chunk is not exactly one cell of a stripe, or if a check shows that
+    this host computes wrong results. Raise UnavailableError if too few cells are readable.
     """
     stripe, rest_bytes = divmod(chunk.offset, sources.scheme.cell_bytes)
     if rest_bytes or chunk.length_bytes != agreed.group.cell_bytes(stripe, index):
@@ -47,8 +47,11 @@ def rebuilt_chunk(
         )
 
     def computed(cells: Cells) -> bytes:
-        """Return the chunk computed from `cells`. Verify the computation: the used cells, computed
-        back from the chunk, must be unchanged."""
+        """Return the chunk computed from `cells`.
+
+        The computation is verified: the used cells, computed back from the chunk, must be
+        unchanged.
+        """
         length_bytes = agreed.group.cell_bytes_max(stripe)
         octets = rebuild_checked(sources.scheme, cells, [index], length_bytes)[index]
         return octets[: chunk.length_bytes].tobytes()
@@ -66,8 +69,10 @@ def rebuilt_chunk(
 
 
 def _names(sources: RebuildSources, cells: Cells) -> tuple[str, ...]:
-    """Return texts that name the datanode and the shard of each cell. Omit empty cells, which are
-    not read from a datanode."""
+    """Return texts that name the datanode and the shard of each cell.
+
+    Empty cells are omitted, because they are not read from a datanode.
+    """
     living = sources.live_sources
     return tuple(
         f"{living[one].shard.datanode_id} (shard {one})"

@@ -1,14 +1,13 @@
-"""Repair, in place, of a block of a shard whose row is lost.
+"""Repair of a block of a shard that has lost the block's index row.
 
-The block's chunks are computed from the stripes of the other shards and verified. If a chunk is on
-the local disk, it is recorded; otherwise it is installed with the journal. The length of the block
-group is recorded last. If the local file ends early, all chunks and the row are installed in one
-batch.
+The block's chunks are computed from the stripes of the other shards and verified
+(`suture.client.stripes.cell_rebuild`). If the local file already has the bytes of a chunk, only the
+row is written. Otherwise, the wrong bytes are copied to quarantine and the chunk is written with a
+journal entry. The length of the block group is written last.
 
-Without a row, stripes are verified as for a lost shard (`suture.client.stripes.cell_rebuild`).
-Correct local bytes are kept, and wrong bytes go to quarantine. An interrupted repair is recognized:
-the block then has no group length, and has bytes after its last chunk. A block whose file ends
-early is recorded in one batch, because its interrupted repair could not be recognized.
+After an interruption, the next repair recognizes the block, because the block has no group length,
+and has bytes after its last chunk. This is not possible if the local file ends early. Therefore,
+all chunks of such a block and its row are written in one batch.
 """
 
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ ROW_FAULTS: Final = frozenset({DamageFault.BLOCK_ROW_MISSING, DamageFault.BLOCK_
 
 @dataclass(frozen=True, slots=True)
 class RowRestorer:
-    """Restores lost rows of blocks of shard `index`."""
+    """Restores the lost index rows of blocks in shard `index`."""
 
     changes: ReplicaChanges
     sources: RebuildSources
@@ -39,7 +38,10 @@ class RowRestorer:
 
     def lacks_row(self, finding: ScanFinding) -> bool:
         """Return whether the block of a finding has no row, or an incomplete row of an interrupted
-        repair: without a group length, and with bytes after the last chunk."""
+        repair.
+
+        An incomplete row has no group length, and the block's file has bytes after the last chunk.
+        """
         if finding.fault is not DamageFault.TRAILING_BYTES:
             return finding.fault in ROW_FAULTS
         block = self.changes.store.view(self.changes.container_id).block(finding.block_id)
@@ -48,10 +50,11 @@ class RowRestorer:
     def restore_row(
         self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome
     ) -> ChunkOutcome:
-        """Restore the row of a block. Return a copy of the outcome `blank` with the result.
+        """Restore the lost index row of a block. Return a copy of the outcome `blank` with the
+        result.
 
-        If the block's file ends early and the block does not fit into a batch, the result is
-        SKIPPED. Raise RefusedError if the shard does not exist any more.
+        The result is SKIPPED if the block's file ends early and the block is too large for one
+        batch. Raise RefusedError if the shard does not exist any more.
         """
         if isinstance(agreed, OrphanGroup):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
@@ -70,7 +73,7 @@ class RowRestorer:
         return replace(blank, result=ChunkResult.REPAIRED, source="its stripes")
 
     def _reaches(self, block_id: BlockId, ends_at: int) -> bool:
-        """Return whether the file of a block has at least `ends_at` bytes."""
+        """Return whether the local file of a block has at least `ends_at` bytes."""
         if not ends_at:
             return True
         last = ChunkInfo(ends_at - 1, 1, ChecksumType.NONE, 0, b"")
@@ -78,7 +81,10 @@ class RowRestorer:
         return len(repair.read_medium(block_id, last)) == 1
 
     def _record(self, agreed: RebuildableGroup) -> None:
-        """Record the row chunk by chunk, and install the chunks that are missing."""
+        """Write the index row of a block, chunk by chunk.
+
+        If the local file does not have the correct bytes of a chunk, also write these bytes.
+        """
         block_id = agreed.block_id
         draft = BlockBuilder(agreed, self.index)
         for offer in self._made(agreed):
@@ -93,7 +99,7 @@ class RowRestorer:
             repair.adopt_metadata(block_id, block.metadata)
 
     def _install(self, agreed: RebuildableGroup) -> None:
-        """Install all chunks and their row in one batch."""
+        """Write all chunks of a block and its index row in one batch."""
         draft = BlockBuilder(agreed, self.index)
         offers = list(self._made(agreed))
         draft.chunks += [offer.chunk for offer in offers]
@@ -106,8 +112,10 @@ class RowRestorer:
             )
 
     def _made(self, agreed: RebuildableGroup) -> Iterator[OfferedChunk]:
-        """Yield the block's chunks in this shard, computed from the other shards. If the repair
-        must stop, raise UnavailableError(CANCELLED) after the current chunk."""
+        """Yield the block's chunks in this shard, computed from the other shards.
+
+        If the repair must stop, raise UnavailableError(CANCELLED) after the current chunk.
+        """
         maker = CellRebuilder(self.sources, {self.index})
         for stripe, cells in self.sources.stripes(agreed, stripes_of(agreed, {self.index})):
             chunk, data = maker.made(agreed, stripe, cells)[self.index]

@@ -1,19 +1,20 @@
-"""Repair of one shard in place: damaged chunks are computed from their stripes, and no other data
-is read.
+"""Repair of one shard of an erasure-coded container, without a copy of the complete shard.
 
-- A damaged chunk is computed from the other shards. If the result matches the local row, it is
-  installed with the journal. If no set of shards gives a match, the contradiction is stored as a
-  finding. After a repair, the complete shard is scanned.
-- Bytes after the last chunk go to quarantine if the block group ends there and the last chunk
-  matches the other shards.
+Damaged chunks are computed from the other shards of their stripes. No other data is read.
+
+- If the computed chunk matches the local row, it is written with a journal entry. If no combination
+  of shards gives a match, the contradiction is stored as a finding. After a repair, the complete
+  shard is scanned.
+- Bytes after the last chunk of a block are moved to quarantine if the block group ends there and
+  the last chunk matches the other shards.
 - If a block has no row, all of its chunks are computed and recorded
   (`agent.reconstruct.row_repair`).
 - If a QUASI_CLOSED shard has no damage, its missing blocks are added
   (`agent.reconstruct.block_backfill`).
 
-Local bytes that verify are never overwritten: `agent.store.operations.repair` reads them from the
-disk directly before the overwrite. The lease is held for one chunk at a time, and a change waits
-while the shard is being copied.
+Local bytes that match their checksums are never overwritten: `agent.store.operations.repair` reads
+them from the disk immediately before each write. The lease of the container is held for one chunk
+at a time. While the shard is being copied, changes wait.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,10 +69,11 @@ LEASE_TIMEOUT_S: Final = 30.0
 
 @dataclass(slots=True)
 class _Contradictions:
-    """Contradictions between the other shards and the local rows, found in one repair.
+    """The contradictions between the other shards and the local rows that one repair has found.
 
-    `is_complete` means that every damaged chunk was computed. Earlier contradictions that are not
-    in `found` have then ended.
+    A contradiction means that a chunk computed from the other shards does not match its local row.
+    `known` has the contradictions that were stored before. `is_complete` is True if every damaged
+    chunk was computed. Known contradictions that are not in `found` are then obsolete.
     """
 
     known: frozenset[tuple[BlockId, int]]
@@ -81,8 +83,13 @@ class _Contradictions:
     left_bytes: int = EVIDENCE_BYTES_MAX
 
     def must_keep(self, block_id: BlockId, offset: int, data: bytes) -> bool:
-        """Return True, and count the bytes, if `data` must be stored as evidence: the contradiction
-        is new, and the limits of this repair allow it."""
+        """Return True if `data`, a chunk computed from the other shards, must be stored as
+        evidence.
+
+        This is the case if `data` contradicts the local row, this was not known before, and the
+        limits for the evidence of one repair are not exceeded. `data` is then counted towards these
+        limits.
+        """
         is_news = (block_id, offset) not in self.known
         if not is_news or not self.left_count or len(data) > self.left_bytes:
             return False
@@ -92,7 +99,10 @@ class _Contradictions:
 
 @dataclass(eq=False)
 class ShardRepairer:
-    """Repairs shards of one store. `scan` scans a complete replica and commits the result."""
+    """Repairs shards in the store of this datanode.
+
+    `scan` is a function that scans a complete replica and commits the result.
+    """
 
     store: ReplicaStore
     leases: Leases
@@ -102,7 +112,8 @@ class ShardRepairer:
     now_ms: Callable[[], int]
     lease_timeout_s: float = LEASE_TIMEOUT_S
     pace: Pace = at_once
-    """Gets the number of bytes read from peers, and waits until more may be read."""
+    """Function that is called with the number of bytes read from peers, and waits until more may be
+    read."""
 
     def repair(
         self,
@@ -112,14 +123,16 @@ class ShardRepairer:
         *,
         stop: Callable[[], bool] = lambda: False,
     ) -> ReconcileResult:
-        """Repair the damage that the last scan found, from the shards of `peers`. If a QUASI_CLOSED
-        shard has no damage, add its missing blocks.
+        """Repair the damage that the last scan of a shard found, with data from the shards of
+        `peers`.
 
-        If the computed bytes contradict the local row, store a finding, with the bytes as evidence.
-        The finding remains until a complete repair does not find the contradiction any more.
+        If a QUASI_CLOSED shard has no damage, add its missing blocks. A healthy CLOSED shard is not
+        read. If the computed bytes contradict the local row, store a finding, and the bytes as
+        evidence. The finding is removed when a later complete repair no longer finds the
+        contradiction.
 
-        Raise RefusedError if there is no such shard, UnavailableError if fewer peers are readable
-        than the code has data shards. A healthy CLOSED shard is not read.
+        Raise RefusedError if this datanode has no such shard. Raise UnavailableError if fewer peers
+        are readable than the erasure code has data shards.
         """
         started_ms = self.now_ms()
         before = self.store.replica(container_id)
@@ -173,12 +186,13 @@ class ShardRepairer:
         )
 
     def _known_findings(self, facts: ReplicaFacts) -> list[ScanFinding]:
-        """Return the findings for the current data. Scan an UNHEALTHY shard first if its findings
-        are not current.
+        """Return the findings about the current data of the shard. Scan the shard first if
+        necessary.
 
-        Findings are not current if the shard was never scanned, or if data was written after the
-        last scan, for example by a repair that was killed before it verified the result. A shard
-        without findings is also scanned, because all damaged blocks may have been deleted.
+        Only an UNHEALTHY shard is scanned. The scan is necessary if the shard was never scanned, or
+        if data was written after the last scan. For example, a repair may have been killed before
+        it verified its result. The scan is also necessary if the shard has no findings, because all
+        its damaged blocks may have been deleted.
         """
         container_id, tree = facts.container_id, facts.tree
         if facts.state is ReplicaState.UNHEALTHY:
@@ -189,8 +203,10 @@ class ShardRepairer:
         return self.store.findings(container_id)
 
     def _judged(self, container_id: ContainerId) -> list[ChunkOutcome]:
-        """Scan the shard to determine its state. Return the outcome of a failed scan; otherwise an
-        empty list."""
+        """Scan the shard. The scan sets the state of the shard.
+
+        Return an empty list, or a list with one outcome if the scan failed.
+        """
         try:
             self.scan(container_id)
         except VolumeFailed:
@@ -202,10 +218,12 @@ class ShardRepairer:
     def _update_contradictions(
         self, container_id: ContainerId, contradictions: _Contradictions
     ) -> bool:
-        """Store new contradictions, and remove those that have ended. Return True if any changed.
+        """Store new contradictions between shards, and remove obsolete ones. Return True if
+        anything changed.
 
-        If the container's lease is not available, store nothing and return False; the next repair
-        tries again. Raise RefusedError if the shard does not exist any more.
+        If another thread holds the container's lease for too long, store nothing and return False.
+        The next repair then finds the contradictions again. Raise RefusedError if the shard does
+        not exist any more.
         """
         if not (contradictions.found or contradictions.known):
             return False
@@ -228,8 +246,11 @@ class _ShardRepair:
     now_ms: Callable[[], int]
 
     def repair_chunks(self, damaged: Sequence[ScanFinding]) -> Iterator[ChunkOutcome]:
-        """Repair chunk by chunk; yield the outcomes. If a local problem prevents all changes, for
-        example an unavailable lease, stop, because further reads would only burden the peers."""
+        """Repair the damaged chunks one after the other, and yield the outcome of each.
+
+        Stop early if a local problem prevents all writes, for example an unavailable lease. Further
+        reads from the peers would then be useless.
+        """
         store, sources = self.changes.store, self.rows.sources
         contradictions = self.contradictions
         failures = FailureStreak(store, sources.container_id)
@@ -284,8 +305,11 @@ class _ShardRepair:
                     return
 
     def _chunks_of(self, finding: ScanFinding) -> tuple[ChunkInfo, ...]:
-        """Return the damaged chunks of a finding: one chunk, or all chunks of a block without a
-        file. Return an empty tuple if the block was deleted meanwhile."""
+        """Return the damaged chunks that a finding names.
+
+        This is one chunk, or all chunks of a block whose file is missing. Return an empty tuple if
+        the block was deleted meanwhile.
+        """
         try:
             chunks = self._block(finding.block_id).chunks
         except RefusedError as error:
@@ -303,9 +327,10 @@ class _ShardRepair:
         return rebuilt_chunk(self.rows.sources, _rebuildable(agreed), self.rows.index, chunk)
 
     def _install(self, block_id: BlockId, chunk: ChunkInfo, data: bytes) -> SutureError | None:
-        """Install a chunk; return the error, or None. Wait while the shard is being copied.
+        """Write a chunk to the shard. Return None, or the error if the write failed.
 
-        Raise RefusedError if the shard does not exist any more.
+        While the shard is being copied, the write waits. Raise RefusedError if the shard does not
+        exist any more.
         """
         try:
             with self.changes.hold() as repair:
@@ -319,8 +344,9 @@ class _ShardRepair:
     def _cut(self, agreed: RebuildableGroup | OrphanGroup, blank: ChunkOutcome) -> ChunkOutcome:
         """Move the bytes after a block's last chunk to quarantine, and return the outcome.
 
-        The outcome is FAILED unless the group length and the last chunk computed from the other
-        shards match the row. Raise RefusedError if the shard does not exist any more.
+        Nothing is moved, and the outcome is FAILED, unless two conditions hold: the length of the
+        block group matches the row, and the last chunk matches the chunk that is computed from the
+        other shards. Raise RefusedError if the shard does not exist any more.
         """
         try:
             block = self._block(blank.block_id)
@@ -334,8 +360,11 @@ class _ShardRepair:
         return replace(blank, result=ChunkResult.TRIMMED, source="its stripe")
 
     def _proven_end(self, agreed: RebuildableGroup, block: BlockData) -> str:
-        """Return the proof, as text, that the block in this shard has the length in its row. Raise
-        RefusedError if this cannot be proved."""
+        """Check that the length of a block in this shard is correct, and return the proof as text.
+
+        The length in the local row must match the length of the block group, and the last chunk
+        must match the chunk that is computed from the other shards. Otherwise, raise RefusedError.
+        """
         ends_at = agreed.group.shard_bytes(self.rows.index)
         if block.length_bytes != ends_at:
             raise RefusedError(
@@ -358,7 +387,10 @@ class _ShardRepair:
         self, block_id: BlockId, chunk: ChunkInfo, rebuilt: RebuiltChunk
     ) -> ChunkOutcome:
         """Record that the other shards contradict the local row, and store the computed bytes as
-        evidence."""
+        evidence.
+
+        Return the outcome for this chunk.
+        """
         container_id, contradictions = self.changes.container_id, self.contradictions
         evidence = (
             f"what {', '.join(rebuilt.makers)} make of it is not what was written here, "
@@ -393,7 +425,7 @@ class _ShardRepair:
 
 
 def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutcome, ...]:
-    """Return, for each of these peers, whether it was used as a source or failed."""
+    """Return for each of the named peers whether it was used as a source or has failed."""
     return tuple(
         PeerOutcome(name, PeerState.BAD_DATA, message=account.replaced[name])
         if name in account.replaced
@@ -403,7 +435,8 @@ def _outcomes_of(names: Iterable[str], account: RebuildStats) -> tuple[PeerOutco
 
 
 def _rebuildable(agreed: RebuildableGroup | OrphanGroup) -> RebuildableGroup:
-    """Return the block group if its shards agree on it. Raise RefusedError if it is an orphan."""
+    """Return `agreed` if the block can be rebuilt. Raise RefusedError if too few shards have the
+    block."""
     if isinstance(agreed, OrphanGroup):
         raise RefusedError(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
     return agreed

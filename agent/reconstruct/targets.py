@@ -1,7 +1,8 @@
-"""Targets of a reconstruction: RECOVERING until all data is written, then closed, or removed.
+"""Targets of a reconstruction: the datanodes that receive the rebuilt shards.
 
-Cells and commits are written stripe by stripe to all targets concurrently, and small blocks in
-batches. If a step fails, only the shards of this reconstruction are removed.
+A target shard is in state RECOVERING until all data is written. Then the shard is closed. Cells and
+commits are written stripe by stripe to all targets concurrently, and small blocks in batches. If a
+step fails, the shards that this reconstruction has created are removed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ UNFINISHED: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.UNHEALTHY})
 
 
 class RebuildTargets:
-    """The targets of one reconstruction. Only the coordinating thread uses it."""
+    """The target shards of one reconstruction. Only one thread may call the methods."""
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class RebuildTargets:
         self._waiting_bytes = 0
 
     def create(self) -> None:
-        """Create every target shard. Raise RefusedError if a datanode already has a replica of the
+        """Create all target shards. Raise RefusedError if a target already has a replica of the
         container."""
         for index, peer in self._peers.items():
             peer.create_shard(self._container_id, index)
@@ -55,10 +56,13 @@ class RebuildTargets:
         cells: Mapping[int, tuple[ChunkInfo, memoryview]],
         whole: Mapping[int, BlockData],
     ) -> None:
-        """Wait for earlier writes, then start to write these cells to their targets (by shard
-        index). Commit the blocks in `whole`, which are complete with these cells.
+        """Start to write the cells of one stripe to the targets, after all earlier writes have
+        finished.
 
-        Cells of one shard must be written in order. Raise the first error of the earlier writes.
+        `cells` has a chunk and its data for each shard index. `whole` has the record of the block
+        for each shard whose data is complete with these cells; this record is committed with the
+        cells. The cells of one shard must be written in order. Raise the first error of the earlier
+        writes.
         """
         self._wait()
         for index, (chunk, data) in cells.items():
@@ -75,8 +79,10 @@ class RebuildTargets:
             self._account.written_bytes += chunk.length_bytes
 
     def add(self, blocks: Mapping[int, WholeBlock]) -> None:
-        """Add one small block for each target in `blocks` (by shard index). The blocks are written
-        later in a batch."""
+        """Add a small block for each shard index in `blocks` to the next batch.
+
+        The batch is written when it is large enough, or when the targets are closed.
+        """
         for index, (block, data) in blocks.items():
             self._waiting.setdefault(index, []).append((block, data))
             self._waiting_bytes += len(data)
@@ -86,7 +92,7 @@ class RebuildTargets:
             self._send()
 
     def _send(self) -> None:
-        """Start to write the waiting small blocks after earlier writes are durable."""
+        """Wait for earlier writes, then start to write the batch of small blocks."""
         self._wait()
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         for index, blocks in waiting.items():
@@ -95,7 +101,7 @@ class RebuildTargets:
             self._writing.append(write)
 
     def _wait(self) -> None:
-        """Wait until earlier writes are durable. Raise the first error."""
+        """Wait until the targets have synced all earlier writes. Raise the first error."""
         writing, self._writing = self._writing, []
         errors: list[SutureError] = []
         for future in writing:  # wait for all, so that none is still writing during cleanup
@@ -107,8 +113,11 @@ class RebuildTargets:
             raise errors[0]
 
     def close(self, bcsid: int) -> None:
-        """Write the remaining blocks, and close every target, which then counts as a replica. Raise
-        UnavailableError if a target is not CLOSED afterwards."""
+        """Write the remaining blocks, and close all target shards. The SCM then counts them as
+        replicas.
+
+        Raise UnavailableError if a shard is not CLOSED afterwards.
+        """
         self._send()
         self._wait()
         for peer in self._peers.values():
@@ -120,8 +129,11 @@ class RebuildTargets:
                 )
 
     def remove(self) -> None:
-        """Remove the unfinished shards of this reconstruction. Shards on unreachable datanodes are
-        not removed; they expire there."""
+        """Remove the unfinished shards of this reconstruction.
+
+        Shards on unreachable datanodes are not removed. Their datanodes delete them after a
+        timeout.
+        """
         with suppress(SutureError):
             self._wait()
         for index in self._made:

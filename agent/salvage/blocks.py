@@ -1,10 +1,11 @@
-"""Assembly of a block from the replicas on several volumes: verified bytes, or holes.
+"""Reads a block from its replicas on several volumes, and returns verified bytes and holes.
 
-A version of a block is the content of a row. Each chunk of a version is read from any copy whose
-bytes match. If a row has all chunks of another row and a later commit id, only the longer row
-counts as a version, because the other replica missed the later commit. If two versions can be read
-completely, they contradict each other, and chunks in which they differ become holes. Chunks without
-checksums become holes, too, because they cannot be verified.
+A hole is a range of the block that cannot be read correctly. Each replica has an index row that
+lists the chunks of the block. Replicas with different lists have different versions of the block. A
+chunk is read from any replica whose bytes match the checksums in the row. If one version is the
+beginning of another version with a later commit id, only the longer version is used. If two
+versions can both be read completely, the chunks in which they differ become holes. Chunks without
+checksums also become holes, because their bytes cannot be verified.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ CONTRADICTED: Final = "replicas contradict each other, each by intact rows"
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A range of a block that no copy has in readable form, with the reason."""
+    """A range of a block that cannot be read from any replica, and the reason."""
 
     offset: int
     length_bytes: int
@@ -37,14 +38,16 @@ Piece = bytes | Hole
 
 
 class Reader:
-    """Reads one block, chunk by chunk. Unreadable chunks become holes."""
+    """Reads one block, chunk by chunk. A chunk that cannot be read correctly is replaced by a
+    `Hole`."""
 
     def __init__(self, copies: Sequence[BlockCopy], scheme: Scheme | None) -> None:
         self._copies = copies
         self._scheme = scheme
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield verified bytes and holes, in order."""
+        """Yield the verified bytes of the block in the order of offsets, and a `Hole` for each
+        other chunk."""
         if self._scheme is not None:
             yield from _group_pieces(self._copies, self._scheme)
             return
@@ -61,15 +64,21 @@ class Reader:
 
 
 def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
-    """Return whether the bytes match all of these chunks."""
+    """Return whether `data` has the length of all chunks together and matches all their
+    checksums."""
     return _end(chunks) == len(data) and all(
         _is_proven(chunk, data[chunk.offset : chunk.end]) for chunk in chunks
     )
 
 
 def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
-    """Return the distinct versions in the rows. The version with the latest commit comes first;
-    among equal commits, the most frequent version."""
+    """Return the different versions of a block, which are the different lists of chunks in its
+    rows.
+
+    The version with the latest commit id comes first. Among versions with the same commit id, the
+    version of the most replicas comes first. A version is omitted if it is the beginning of a
+    version with a later commit id.
+    """
 
     def version(copy: BlockCopy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
@@ -91,8 +100,11 @@ def _versions(copies: Sequence[BlockCopy]) -> list[tuple[ChunkInfo, ...]]:
 def _chunk(
     chunk: ChunkInfo, copies: Sequence[BlockCopy], failures: list[str] | None = None
 ) -> bytes | None:
-    """Return a chunk's bytes from a copy that has the chunk in its row and matching bytes on disk.
-    Return None if there is no such copy. Add the errors of unreadable copies to `failures`."""
+    """Return a chunk's bytes from the first replica whose bytes match the checksums of the chunk.
+
+    Return None if no replica has such bytes. Add the errors of replicas that cannot be read to
+    `failures`.
+    """
     if chunk.checksum_type is ChecksumType.NONE:
         return None
     for copy in copies:
@@ -126,7 +138,8 @@ def _end(chunks: Sequence[ChunkInfo]) -> int:
 
 
 def _group_pieces(copies: Sequence[BlockCopy], scheme: Scheme) -> Iterator[Piece]:
-    """Yield the data of a block group, stripe by stripe. Compute the data of missing shards."""
+    """Yield the data of an erasure-coded block, stripe by stripe. Rebuild missing shards from the
+    others."""
     block_id = BlockId(copies[0].block.block_id)
     by_index: dict[int, list[BlockCopy]] = {}
     for copy in copies:

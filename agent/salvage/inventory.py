@@ -1,4 +1,4 @@
-"""Inventory of several volumes: files by key, and blocks that belong to no key."""
+"""Inventory of several volumes: the files that belong to keys, and the blocks without a key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,9 +13,11 @@ from suture.ec.scheme import Scheme
 
 @dataclass(frozen=True, slots=True)
 class SalvageFile:
-    """A file to write, with its blocks (container, block) in order. `key` is "" for a block that
-    belongs to no key. If the file is incomplete according to the rows, `lack` is the reason;
-    otherwise ""."""
+    """A file to write. `blocks` has the pairs (container id, block id) of its blocks, in order.
+
+    `key` is "" for a block without a key. `lack` is the reason why the rows do not describe a
+    complete file; "" if the file is complete.
+    """
 
     key: str
     path: str
@@ -27,7 +29,11 @@ class SalvageFile:
 
 @dataclass(slots=True)
 class Inventory:
-    """The content of all volumes: which volumes have each container, and the files to write."""
+    """The content of all volumes.
+
+    `holders` has, for each container, the volumes with a replica and the replica's index. `files`
+    has the files to write, and `schemes` the erasure codes of containers.
+    """
 
     holders: dict[ContainerId, list[tuple[OfflineVolume, int]]] = field(default_factory=dict)
     files: list[SalvageFile] = field(default_factory=list)
@@ -35,15 +41,17 @@ class Inventory:
     deleted_count: int = 0  # blocks with a tombstone on another volume; they are written anyway
 
     def copies(self, container_id: int, local_id: int) -> list[BlockCopy]:
-        """Return all copies of a block."""
+        """Return all readable records of a block, one for each volume that has the block."""
         key = ContainerId(container_id), BlockId(local_id)
         found = (volume.copy(*key, index) for volume, index in self.holders[key[0]])
         return [copy for copy in found if copy is not None]
 
 
 def build_inventory(volumes: Sequence[OfflineVolume], given: Scheme | None) -> Inventory:
-    """Read every row of the volumes, and return the files and copies. `given` is the erasure code
-    for block groups whose rows do not name one."""
+    """Read every row of the volumes, and return the files and the volumes of each container.
+
+    `given` is the erasure code of blocks whose rows do not name their code.
+    """
     inventory = Inventory()
     for volume in volumes:
         for container_id, index in volume.replicas().items():
@@ -87,8 +95,11 @@ def _look_into(
 
 
 def files_to_write(found: Sequence[DiscoveredPut]) -> list[SalvageFile]:
-    """Return a file with a path for each put. The newest complete put of a key, or the newest put
-    if none is complete, gets the key's own path."""
+    """Return one file with an output path for each put, where a put is one upload of a key.
+
+    The newest complete put of a key gets the path of the key. If no put is complete, the newest put
+    gets this path. Other puts of the key get a path with a suffix.
+    """
     paths = paths_of(one.key for one in found)
     newest: dict[str, DiscoveredPut] = {}
     for one in found:  # ordered from older to newer puts

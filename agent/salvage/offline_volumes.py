@@ -1,7 +1,7 @@
 """Read-only access to volumes of stopped agents, read-only mounts, and copies of disks.
 
-The module creates, changes and rolls back nothing on the volumes. It detects the lock of a running
-agent without taking the lock, and reads the index without a lock file.
+This module changes nothing on the volumes. It checks whether a running agent holds the lock of a
+volume, but does not take the lock. It reads the LMDB index without a lock file.
 """
 
 import os
@@ -27,8 +27,10 @@ MAP_BYTES: Final = 1024**3  # minimum; LMDB uses the size in the file if it is l
 
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """A replica's record of a block, and the location of the block's bytes. `replica_index` is 0
-    for a complete replica."""
+    """The record of a block in one replica, and the location of the block's bytes.
+
+    `replica_index` is the number of the shard, or 0 for a complete replica.
+    """
 
     volume: str
     replica_index: int
@@ -37,7 +39,7 @@ class BlockCopy:
 
 
 class OfflineVolume:
-    """A volume, read through one snapshot of its index."""
+    """A volume whose files and index are only read. The index is read through one snapshot."""
 
     def __init__(self, layout: VolumeLayout, rows: IndexView) -> None:
         self.layout = layout
@@ -46,7 +48,10 @@ class OfflineVolume:
         self.damaged_rows: list[str] = []
 
     def replicas(self) -> dict[ContainerId, int]:
-        """Return the containers on this volume with their replica indexes."""
+        """Return the replica index of each container on this volume, without deleted replicas.
+
+        Add the rows of replicas that cannot be decoded to `damaged_rows`.
+        """
         found = {}
         for container_id, row in self._rows.replicas():
             if isinstance(row, DamagedData):
@@ -57,7 +62,8 @@ class OfflineVolume:
         return found
 
     def blocks(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield a replica's blocks that have readable rows."""
+        """Yield the records of a replica's blocks. Add records that cannot be decoded to
+        `damaged_rows`."""
         for block_id, raw in self._rows.blocks(container_id):
             try:
                 yield decode_block(block_id, raw)
@@ -65,11 +71,14 @@ class OfflineVolume:
                 self.damaged_rows.append(f"{self.name}: container {container_id}: {damage}")
 
     def deleted_blocks(self, container_id: ContainerId) -> set[BlockId]:
-        """Return the blocks of a container that have a tombstone on this volume."""
+        """Return the ids of a container's blocks that have a tombstone on this volume."""
         return set(self._rows.tombstones(container_id))
 
     def copy(self, container_id: ContainerId, block_id: BlockId, index: int) -> BlockCopy | None:
-        """Return this volume's copy of the block; None if it has none or its row is damaged."""
+        """Return this volume's record of a block.
+
+        Return None if the volume has no record of the block, or if the record is damaged.
+        """
         raw = self._rows.block(container_id, block_id)
         if raw is None:
             return None
@@ -87,11 +96,11 @@ class OfflineVolume:
 def opened(
     paths: Sequence[Path], unreadable: dict[str, str]
 ) -> Iterator[tuple[OfflineVolume, ...]]:
-    """Open volumes of one cluster for a `with` block. Skip volumes whose index cannot be read, and
-    add their errors to `unreadable`, by path.
+    """Open volumes of one cluster for a `with` block.
 
-    Raise RefusedError if a path is not a volume, is in use, or belongs to another cluster than the
-    first.
+    If the index of a volume cannot be read, skip the volume and add the error to `unreadable`, by
+    path. Raise RefusedError if a path is not a volume, is in use, or belongs to another cluster
+    than the first path.
     """
     with ExitStack() as stack:
         volumes: list[OfflineVolume] = []

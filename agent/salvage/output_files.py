@@ -1,7 +1,8 @@
-"""Output files of a salvage: each appears under its name only when it is complete.
+"""Output files of a salvage: each file gets its final name only when it is complete.
 
-A file is written under a temporary name (suffix `%!`), and renamed when all bytes are verified. A
-symbolic link in the place of a folder is refused, so that no file is written outside the directory.
+A file is written under a temporary name (suffix `%!`). It is renamed when all its bytes are
+verified. If a path contains a symbolic link in place of a folder, writing is refused, so that no
+file is written outside the output directory.
 """
 
 import os
@@ -21,8 +22,12 @@ DIRECTORY_MODE: Final = 0o750
 
 @contextmanager
 def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
-    """Open a new file under a temporary name for a `with` block. Rename it to `relative` when the
-    block ends. If the block raises an exception, remove the file."""
+    """Open a new file with a temporary name for a `with` block, and rename it to `relative`
+    afterwards.
+
+    If the block raises an exception, the file is removed. Raise RefusedError if a part of the path
+    is not a directory, or if `relative` exists and is not a regular file.
+    """
     path = root / relative
     _make_folders(root, path.parent)
     _refuse_other(path)
@@ -39,8 +44,11 @@ def atomic_output(root: Path, relative: str) -> Iterator[IO[bytes]]:
 
 
 def sync(root: Path) -> None:
-    """Sync the file system of the output. If a crash before the sync truncates a file, the next run
-    detects this, because it compares all bytes."""
+    """Sync the file system of the output directory.
+
+    If the host crashes before the sync, files may be truncated. The next run detects this, because
+    it compares all bytes of the files that exist.
+    """
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file_system(descriptor)
@@ -50,8 +58,10 @@ def sync(root: Path) -> None:
 
 @contextmanager
 def existing(root: Path, relative: str, size_bytes: int) -> Iterator[IO[bytes] | None]:
-    """Open a file of an earlier run for comparison. Yield None if there is no file with this name
-    and size."""
+    """Open a file that an earlier run has written, so that the caller can compare its bytes.
+
+    Yield None if there is no regular file with this name and size.
+    """
     try:
         descriptor = os.open(root / relative, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,10 +1,10 @@
-"""Output paths for keys: always inside the directory, and unique. No I/O.
+"""Output paths for keys. The paths are unique and inside the output directory. No I/O.
 
 A key may contain any characters. Each part between slashes becomes a name that every file system
-accepts. Characters other than letters, digits and harmless signs are written as `%XX`, so that
-different parts have different names. Parts with a special meaning (empty, `.`, `..`) are escaped,
-too. If a path is too long, or equals another key's path apart from upper and lower case, a checksum
-makes it unique.
+accepts. Characters other than letters, digits and some signs (`PLAIN`) are written as `%XX`, so
+that different parts get different names. Parts with a special meaning (empty, `.`, `..`) are also
+escaped. A checksum is added to a path if it is too long, or if it differs from the path of another
+key only in upper and lower case.
 """
 
 import hashlib
@@ -24,8 +24,10 @@ TOLD_APART: Final = 12  # hex digits of the checksum that makes a path unique
 
 
 def path_of(key: str) -> str:
-    """Return the path for a key, relative to the folder of all keys. `paths_of` handles collisions
-    with the paths of other keys."""
+    """Return the path for a key, relative to the folder of all keys.
+
+    Two keys may get the same path. `paths_of` makes the paths of several keys different.
+    """
     parts = [_part(part) for part in key.split("/")]
     path = "/".join(parts)
     if len(path) > PATH_BYTES_MAX or len(parts) > PARTS_MAX:
@@ -54,7 +56,8 @@ def paths_of(keys: Iterable[str]) -> Mapping[str, str]:
 
 
 def older(path: str, local_id: int) -> str:
-    """Return the path for an older put of the same key."""
+    """Return the path for an older upload of the same key. `local_id` is the id of its last
+    block."""
     return f"{path}%~{local_id}"
 
 

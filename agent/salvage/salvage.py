@@ -1,8 +1,8 @@
 """Salvage of all files on several volumes to another directory. Only verified bytes are written.
 
-The rows of all volumes give the files by key. Each block is read from any replicas with healthy
-copies. An incomplete file is listed but not written; on request, its readable part is written to a
-separate folder. Files that an earlier run has written are verified and kept.
+The index rows of all volumes give the list of files. Each block is read from any replica whose
+bytes match their checksums. An incomplete file is listed but not written. On request, its readable
+part is written to a separate folder. Files that an earlier run has written are verified and kept.
 """
 
 import json
@@ -29,8 +29,7 @@ LACKS_NAMED_MAX: Final = 100  # holes listed per file
 
 @dataclass(slots=True)
 class IncompleteFile:
-    """An incomplete file, with descriptions of its first missing parts, about LACKS_NAMED_MAX of
-    them."""
+    """An incomplete file. `missing_parts` describes about LACKS_NAMED_MAX of its missing parts."""
 
     key: str
     path: str
@@ -41,7 +40,7 @@ class IncompleteFile:
 
 @dataclass(slots=True)
 class SalvageSummary:
-    """Result of a salvage."""
+    """The result of a salvage: counts of files and bytes, and everything that could not be read."""
 
     cluster_id: str = ""
     written_count: int = 0
@@ -55,15 +54,18 @@ class SalvageSummary:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the salvage is complete: all volumes and rows were readable, and every
-        file in the rows was written or kept."""
+        """Return whether all volumes and rows were readable, and all files are complete in the
+        output."""
         return not (self.incomplete_files or self.unreadable_volumes or self.damaged_rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Progress callbacks. `total` is called with the size of all files together, and `done` with
-    the size of each finished file, both in bytes."""
+    """Callbacks for a progress display.
+
+    `total` is called once with the size of all files together. `done` is called with the size of
+    each file when the file is finished. Both sizes are in bytes.
+    """
 
     total: Callable[[int], object] = lambda _total_bytes: None
     done: Callable[[int], object] = lambda _done_bytes: None
@@ -77,11 +79,13 @@ def salvage(
     is_partial: bool = False,
     progress: Progress | None = None,
 ) -> SalvageSummary:
-    """Write every file on the volumes to the directory `to`. `scheme` is the erasure code for block
-    groups whose rows do not name one. With `is_partial`, also write incomplete files.
+    """Write every file on the volumes to the directory `to`.
 
-    Raise RefusedError if a volume is in use or of another cluster, or if `to` is on a volume or has
-    other content. Raise UnavailableError if `to` cannot be written.
+    `scheme` is the erasure code of blocks whose rows do not name their code. If `is_partial` is
+    True, also write the readable parts of incomplete files.
+
+    Raise RefusedError if a volume is in use, if the volumes belong to different clusters, if `to`
+    is on a volume, or if `to` has other content. Raise UnavailableError if `to` cannot be written.
     """
     told = progress or Progress()
     summary = SalvageSummary()
@@ -122,8 +126,11 @@ def _one(
     *,
     is_partial: bool,
 ) -> str:
-    """Write one file. Return its state for the list of files: "written", "kept" (an earlier run has
-    written it), "partial" or "not whole"."""
+    """Write one file and return its state for the list of files.
+
+    The state is "written", "kept" (an earlier run has written the file), "partial" (only the
+    readable parts were written) or "not whole" (incomplete, and nothing was written).
+    """
     why = [wanted.lack] if wanted.lack else []
     if not why:
         if _is_there(inventory, wanted, to):
@@ -148,12 +155,15 @@ def _one(
 
 
 class _NotWhole(Exception):
-    """Raised to end the writing of an incomplete file."""
+    """Raised inside `_write` to stop and remove the output of an incomplete file."""
 
 
 def _write(inventory: Inventory, wanted: SalvageFile, to: Path) -> list[str]:
-    """Write a file and return an empty list. If the file is incomplete, leave no file, and return
-    descriptions of the missing parts."""
+    """Write a file and return an empty list.
+
+    If the file is incomplete, remove it from the output and return descriptions of the missing
+    parts.
+    """
     why: list[str] = []
     with suppress(_NotWhole), atomic_output(to, wanted.path) as file:
         why = _copy(inventory, wanted, file, is_partial=False)
@@ -169,8 +179,11 @@ def _end_if_not_whole(why: Sequence[str]) -> None:
 def _copy(
     inventory: Inventory, wanted: SalvageFile, file: IO[bytes], *, is_partial: bool
 ) -> list[str]:
-    """Write the readable bytes of a file; return descriptions of the missing parts. With
-    `is_partial`, write zeros in place of missing bytes; otherwise omit them."""
+    """Write the readable bytes of a file, and return descriptions of the missing parts.
+
+    If `is_partial` is True, missing bytes are written as zeros. Otherwise, writing of a block ends
+    at its first missing bytes.
+    """
     why: list[str] = []
     size_bytes = 0
     for container_id, local_id in wanted.blocks:
@@ -207,7 +220,7 @@ def _reader(inventory: Inventory, container_id: int, local_id: int) -> Reader | 
 
 
 def _is_there(inventory: Inventory, wanted: SalvageFile, to: Path) -> bool:
-    """Return whether an earlier run has written the file. Compare all bytes to determine this."""
+    """Return whether an earlier run has written the file. All bytes of the file are compared."""
     with existing(to, wanted.path, wanted.size_bytes) as file:
         return file is not None and all(
             _is_same(inventory, container_id, local_id, file)
@@ -241,8 +254,11 @@ def _refuse_inside(paths: Sequence[Path], to: Path) -> None:
 
 
 def _begin(to: Path, cluster_id: str) -> None:
-    """Create the directory and its mark, or accept the directory of an earlier run for this
-    cluster. Raise RefusedError if it belongs to another cluster or has other content."""
+    """Create the output directory and a mark file with the cluster id, for a new salvage.
+
+    If an earlier salvage of the same cluster has created the directory, leave it unchanged. Raise
+    RefusedError if the directory belongs to another cluster or has other content.
+    """
     to.mkdir(parents=True, exist_ok=True)
     mark = to / MARK
     if os.path.lexists(mark):

@@ -1,9 +1,10 @@
-"""Random sample of chunks on volumes that no agent uses, read from the disks and judged.
+"""Check of a random sample of chunks on volumes that no agent uses.
 
-The module counts the chunks in all rows, draws random numbers, goes through the rows again, and
-reads the drawn chunks past the page cache. Every chunk with a checksum in a readable row is equally
-likely. A drawn chunk is judged as in a scan (`scanner.chunk_verdict`). A chunk that seems damaged
-is read again, and two libraries compute its checksum, before it counts as damaged.
+The module counts the chunks in all index rows, draws random numbers, and reads the rows again. It
+reads the drawn chunks past the page cache. Every chunk with a checksum in a readable row has the
+same probability to be drawn. A drawn chunk is checked as in a scan (`scanner.chunk_verdict`). A
+chunk counts as damaged only after it was read twice, and after a second checksum library has
+confirmed the mismatch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,12 +39,14 @@ def run_sample(
     begin: Callable[[int], None] = lambda _: None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[SampleSize, dict[str, SampleResult], dict[str, str]]:
-    """Draw and read a sample. Return its size, the result of each volume, and the errors of
-    unreadable volumes.
+    """Draw a random sample of chunks, read them, and return the results.
 
-    `begin` is called with the number of drawn chunks, and `progress` with the number of chunks read
-    since its last call. Raise RefusedError if a path is not a volume, if a volume is in use or of
-    another cluster, or if there is no chunk to draw.
+    The result has three parts: the size of the sample, the result of each volume by name, and the
+    errors of unreadable volumes by path. `begin` is called with the number of drawn chunks.
+    `progress` is called with the number of chunks read since its last call.
+
+    Raise RefusedError if a path is not a volume, if a volume is in use, if the volumes belong to
+    different clusters, or if there is no chunk to draw.
     """
     unreadable: dict[str, str] = {}
     with opened(paths, unreadable) as volumes:
@@ -69,8 +72,11 @@ def run_sample(
 
 
 def _counted(volume: OfflineVolume) -> SampleResult:
-    """Count the chunks of a volume, with and without checksums. Return a result with these counts
-    and the damaged rows."""
+    """Count the chunks of a volume with and without checksums, and return a result with these
+    counts.
+
+    The result also lists the damaged rows.
+    """
     result = SampleResult()
     for one in _chunks(volume):
         is_drawn_from = has_sums(one.chunk)
@@ -90,7 +96,7 @@ def _chunks(volume: OfflineVolume) -> Iterator[_Chunk]:
 
 
 def _read(result: SampleResult, one: _Chunk) -> None:
-    """Read one chunk, judge it, and record the verdict in `result`."""
+    """Read one chunk, check it against its checksums, and add the outcome to `result`."""
     copy = one.volume.copy(one.container_id, one.block_id, one.index)
     if copy is None:  # the row's key is damaged: iteration finds it, a lookup does not
         row = f"container {one.container_id}: block {one.block_id} is not found by its key"

@@ -1,1 +1,1 @@
-"""The gRPC services of the agent: suture.v1.Datanode."""
+"""The gRPC service of the agent, suture.v1.Datanode."""

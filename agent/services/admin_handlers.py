@@ -1,4 +1,4 @@
-"""RPCs about the datanode itself: its status, its background scans, and its volumes."""
+"""Handlers of the RPCs about the datanode itself: its status, its background scans, its volumes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ Status = Callable[[], pb.StatusResponse]
 class AdminHandlers:
     """Handlers of Status, ScrubStatus, ControlScrub, ControlVolume, ListDisks.
 
-    If `scrub` is None, there are no background scans. If `volumes` is None, no volume can be
-    changed.
+    `scrub` is None if this datanode has no background scans. `volumes` is None if its volumes
+    cannot be changed.
     """
 
     status: Status
@@ -24,7 +24,10 @@ class AdminHandlers:
     volumes: VolumeControl | None = None
 
     def ControlVolume(self, request: pb.ControlVolumeRequest) -> pb.ControlVolumeResponse:
-        """Change the service mode of a volume, or add a volume; return the state of all volumes."""
+        """Change the service mode of a volume (in service, read-only or retiring), or add a volume.
+
+        Return the state of all volumes.
+        """
         if self.volumes is None:
             raise RefusedError(
                 Code.INELIGIBLE, "cannot change volumes: this datanode has a fixed set of volumes"
@@ -53,7 +56,7 @@ class AdminHandlers:
         return self.scrub.status(with_last_pass=request.with_last_pass)
 
     def ControlScrub(self, request: pb.ControlScrubRequest) -> pb.ScrubStatusResponse:
-        """Pause, resume or cancel background scans; return their progress."""
+        """Pause, resume or cancel background scans. Return their progress."""
         if self.scrub is None:
             raise RefusedError(
                 Code.INELIGIBLE,

@@ -1,4 +1,4 @@
-"""Parsing and lookup of the blocks and chunks in a request."""
+"""Functions that parse the blocks and chunks in a request, and look them up in the store."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -19,15 +19,18 @@ Found: TypeAlias = tuple[BlockLocation, ChunkInfo]
 
 
 def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
-    """Return the keys of the requested chunks. Raise RefusedError if there are more than COUNT_MAX,
-    or duplicates."""
+    """Return the keys of the requested chunks.
+
+    Raise RefusedError if the request names more than COUNT_MAX chunks, or one chunk twice.
+    """
     keys = [(codec.parse_block_id(key.local_id, "chunks.local_id"), key.offset) for key in asked]
     check_names(keys, "chunks")
     return keys
 
 
 def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
-    """Raise RefusedError if a request names more than COUNT_MAX blocks or chunks, or duplicates."""
+    """Raise RefusedError if a request names more than COUNT_MAX blocks or chunks, or one of them
+    twice."""
     if len(named) > COUNT_MAX:
         raise codec.malformed(where, f"{len(named)} of them, at most {COUNT_MAX} at once")
     if len(set(named)) < len(named):
@@ -35,7 +38,7 @@ def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
 
 
 def no_room() -> UnavailableError:
-    """Return the error BUSY for a block or chunk that no longer fits into the response."""
+    """Return the error BUSY, for a block or chunk that does not fit into the response any more."""
     return UnavailableError(
         Code.BUSY, f"cannot read another chunk: earlier requests already need {BYTES_MAX} bytes"
     )
@@ -44,9 +47,12 @@ def no_room() -> UnavailableError:
 def several_chunks(
     store: ReplicaStore, container_id: ContainerId, keys: Sequence[Key]
 ) -> dict[Key, Found | SutureError]:
-    """Return each chunk with its block, or its error, in the order of `keys`. A chunk with which
-    the response would exceed BYTES_MAX gets the error BUSY, unless it is the only requested chunk.
-    Each block is looked up once."""
+    """Look up the requested chunks. Return each chunk with its block, or the error, in the order of
+    `keys`.
+
+    A chunk gets the error BUSY if the response would exceed BYTES_MAX with it, unless it is the
+    only requested chunk. Each block is looked up only once.
+    """
     blocks: dict[BlockId, BlockLocation] = {}
     chosen: dict[Key, Found | SutureError] = {}
     left_bytes = BYTES_MAX
@@ -67,7 +73,8 @@ def several_chunks(
 
 
 def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
-    """Return the chunk of a block that begins at `offset`. Raise RefusedError if there is none."""
+    """Return the chunk of a block that begins at `offset`. Raise RefusedError if no chunk begins
+    there."""
     chunk = block.chunk_at(offset)
     if chunk is None:
         raise RefusedError(

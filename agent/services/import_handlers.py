@@ -1,4 +1,4 @@
-"""RPC with which another datanode sends a complete replica."""
+"""Handler of the RPC by which another datanode sends a complete replica."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,13 +16,14 @@ class ImportHandlers:
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {
             "ImportContainer": importer.read_part
         }
-        """Own decoders by RPC name, for requests for which protobuf's decoder is too slow."""
+        """Functions that decode requests, by RPC name. They replace protobuf's decoder where it is
+        too slow."""
 
     def ImportContainer(self, requests: Iterator[Any]) -> pb.ImportContainerResponse:
-        """Receive a complete replica from another datanode. It becomes visible only when it is
-        complete.
+        """Receive a complete replica from another datanode.
 
-        gRPC's flow control slows down a sender that is faster than the disk.
+        The replica becomes visible only when all its data has arrived. If the sender is faster than
+        the local disk, gRPC's flow control slows down the sender.
         """
         arrived = self._importer.receive(requests)
         return pb.ImportContainerResponse(

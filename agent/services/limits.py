@@ -1,4 +1,4 @@
-"""Limits of one datanode's server: calls, waiting times, page sizes."""
+"""Limits of the gRPC server of a datanode: number of calls, waiting times, sizes of pages."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from suture.wire.server.limited_server import ServerLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatanodeServerLimits(ServerLimits):
-    """Limits of one datanode's server."""
+    """Limits of the gRPC server of a datanode."""
 
     rpc_count_max: int = 64
     streams_max: int = 64

@@ -1,4 +1,7 @@
-"""RPCs that prove to a peer which data is on the local disks, read past every cache."""
+"""Handlers of the RPCs that prove to a peer which data is on the local disks.
+
+The data is read from the disks past all caches.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,8 +31,8 @@ PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSE
 class ProofHandlers:
     """Handlers of ProveChunks, ProveReplica.
 
-    If data on the disk does not match the rows, `on_damage` is called with the container and a
-    reason.
+    If data on the disk does not match its rows in the index, `on_damage` is called with the
+    container id and a reason.
     """
 
     store: ReplicaStore
@@ -39,11 +42,11 @@ class ProofHandlers:
     on_damage: Callable[[ContainerId, str], None] = lambda *_: None
 
     def ProveChunks(self, request: pb.ProveChunksRequest) -> pb.ProveChunksResponse:
-        """Read chunks from the disk. Return the hash of each chunk together with the caller's
-        nonce.
+        """Read chunks from the disk, and return a hash of each chunk and the caller's nonce.
 
         The caller computes the same hashes from its own data. If a chunk is unreadable, has lost
-        its row or does not match its row, report the damage, so that the replica is scanned.
+        its row or does not match its row, the damage is reported to `on_damage`, so that the
+        replica is scanned.
         """
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
@@ -80,8 +83,12 @@ class ProofHandlers:
     def ProveReplica(
         self, request: pb.ProveReplicaRequest, context: Context
     ) -> Iterator[pb.ProveReplicaResponse]:
-        """Pin the replica. Scan it completely, unless its last scan is recent enough. Return the
-        summary of its tree, and a hash of the tree and the caller's nonce."""
+        """Prove that the local replica of a container is intact.
+
+        The replica is pinned, so that it is not deleted while the caller relies on it. The complete
+        replica is scanned, unless its last scan is recent enough. Then the summary of its tree is
+        returned, with a hash of the tree and the caller's nonce.
+        """
         container_id = codec.parse_container_id(request.container_id)
         nonce = _nonce(request.nonce)
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
@@ -107,8 +114,8 @@ class ProofHandlers:
         return bool((tree.block_ids[~tree.deleted] == block_id).any())
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of the replica. Raise RefusedError(INELIGIBLE) if it cannot be a
-        witness, because it is not closed or has findings."""
+        """Return the facts of the replica if it is closed and has no findings. Otherwise, raise
+        RefusedError(INELIGIBLE), because such a replica proves nothing."""
         facts = self.store.replica(container_id)
         if facts.state in PROVING_STATES and not facts.finding_count:
             return facts

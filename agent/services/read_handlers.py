@@ -1,4 +1,4 @@
-"""RPCs that describe and read replicas. They take no lease."""
+"""Handlers of the RPCs that describe and read replicas. They do not hold the container's lease."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +36,7 @@ class ReadHandlers:
     """Handlers of GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
     ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges.
 
-    `on_read` is called with the duration of each read of chunk data in seconds. The duration of the
+    `on_read` is called with the duration in seconds of each read of chunk data. The duration of the
     first read of a call includes the lookup of the row.
     """
 
@@ -60,7 +60,7 @@ class ReadHandlers:
         return pb.GetContainerResponse(replica=report_messages.replica_report(facts))
 
     def ListContainers(self, request: pb.ListContainersRequest) -> pb.ListContainersResponse:
-        """Return a page of replica reports by ascending container id."""
+        """Return a page of replica reports, in ascending order of container ids."""
         start = codec.parse_int(
             request.start_container_id, "start_container_id", low=0, high=ID_MAX
         )
@@ -77,8 +77,8 @@ class ReadHandlers:
         return pb.ListContainersResponse(replicas=found, next_container_id=next_id)
 
     def GetBlocks(self, request: pb.GetBlocksRequest) -> pb.GetBlocksResponse:
-        """Return the metadata of committed blocks. For a block that cannot be returned, return its
-        error."""
+        """Return the metadata of each requested block, or the error if the block cannot be
+        returned."""
         keys = [codec.parse_block_key(asked, "block_ids") for asked in request.block_ids]
         check_names(keys, "block_ids")
         answer, size_bytes = pb.GetBlocksResponse(), 0
@@ -97,8 +97,11 @@ class ReadHandlers:
         return answer
 
     def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, BlockLocation]:
-        """Return the location of a requested block. Raise RefusedError if the block is missing, or
-        if the request names a later commit id or another replica index."""
+        """Return the container id and the location of a requested block.
+
+        Raise RefusedError if the block is missing, or if the request names another replica index or
+        a later commit id than the replica or block has.
+        """
         container_id, block_id = codec.parse_block_key(asked, "block_id")
         found = self.store.view(container_id).readable(block_id)
         if asked.replica_index not in {0, found.replica_index}:
@@ -126,7 +129,7 @@ class ReadHandlers:
         return container_id, found
 
     def ListBlocks(self, request: pb.ListBlocksRequest) -> pb.ListBlocksResponse:
-        """Return a page of blocks by ascending id."""
+        """Return a page of blocks, in ascending order of block ids."""
         container_id = codec.parse_container_id(request.container_id)
         start = codec.parse_int(request.start_local_id, "start_local_id", low=0, high=ID_MAX)
         count = self.limits.blocks_page_max
@@ -144,10 +147,11 @@ class ReadHandlers:
         return page
 
     def ReadChunk(self, request: pb.ReadChunkRequest) -> Iterator[pb.ReadChunkResponse]:
-        """Send the bytes of one chunk, with its recorded checksums in the first message. A small
-        chunk is one message.
+        """Send the bytes of one chunk in several messages. The first message has the recorded
+        checksums.
 
-        If the caller disconnects, gRPC takes no further message, so no more data is read.
+        A small chunk is sent in one message. If the caller disconnects, gRPC requests no further
+        message, and no more data is read.
         """
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
@@ -160,8 +164,11 @@ class ReadHandlers:
             described, before_s = None, 0.0
 
     def ReadChunks(self, request: pb.ReadChunksRequest) -> pb.ReadChunksResponse:
-        """Send several chunks in one message. Chunks that are unreadable or do not fit are left
-        out. For these, the caller can call ReadChunk, which returns the error."""
+        """Send several chunks in one message.
+
+        Chunks that are unreadable, and chunks that do not fit into the message, are omitted. The
+        caller can request each of them by ReadChunk, which returns the error.
+        """
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         answer = pb.ReadChunksResponse()
@@ -176,8 +183,10 @@ class ReadHandlers:
         return answer
 
     def ReadBlock(self, request: pb.ReadBlockRequest) -> Iterator[BlockPiece]:
-        """Send a block from an offset to its end, chunk after chunk. gRPC's flow control limits the
-        data that is read ahead of the caller."""
+        """Send a block from an offset to its end, chunk by chunk.
+
+        gRPC's flow control limits how much data is read before the caller receives it.
+        """
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
@@ -189,8 +198,10 @@ class ReadHandlers:
                 described, before_s = None, 0.0
 
     def GetSmallFile(self, request: pb.ReadBlockRequest) -> pb.GetSmallFileResponse:
-        """Send a block from an offset to its end in one message. Raise RefusedError if there are
-        more than PIECE_BYTES_MAX bytes."""
+        """Send a block from an offset to its end in one message.
+
+        Raise RefusedError if this would be more than PIECE_BYTES_MAX bytes.
+        """
         begun_s = perf_counter()
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
@@ -221,26 +232,33 @@ class ReadHandlers:
         length_bytes: int,
         before_s: float = 0.0,
     ) -> bytes:
-        """Return data of a block. Report the duration plus `before_s` to `on_read`, in seconds."""
+        """Return data of a block.
+
+        `on_read` is called with the duration of the read plus `before_s`, in seconds.
+        """
         begun_s = perf_counter()
         data = self.store.view(container_id).read(found, offset, length_bytes)
         self.on_read(before_s + perf_counter() - begun_s)
         return data
 
     def GetContainerHashes(self, request: pb.GetContainerHashesRequest) -> Iterator[pb.HashesPage]:
-        """Send the replica's tree to the requested depth."""
+        """Send the checksum tree of a replica, down to the requested level."""
         container_id = codec.parse_container_id(request.container_id)
         selection = tree_pages.parse_selection(request)
         yield from tree_pages.pages(self.store.view(container_id).tree(), selection)
 
     def ListHistory(self, request: pb.ListHistoryRequest) -> pb.ListHistoryResponse:
-        """Return a replica's history, oldest entry first. The store limits its length."""
+        """Return the history of a replica, oldest entry first. The store limits the number of
+        entries."""
         entries = self.store.view(codec.parse_container_id(request.container_id)).history()
         return pb.ListHistoryResponse(entries=report_messages.HISTORY_ENTRY.messages(entries))
 
     def ListChanges(self, request: pb.ListChangesRequest) -> pb.ListChangesResponse:
-        """Return the changes of this datanode's replicas since a time. If there are more than
-        CHANGES_PAGE_MAX, return the newest changes, and the number of older changes left out."""
+        """Return the changes of this datanode's replicas since the requested time.
+
+        If there are more than CHANGES_PAGE_MAX changes, return the newest of them, and the number
+        of changes that were omitted.
+        """
         since_ms = codec.parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         found = self.store.changes(since_ms, count=CHANGES_PAGE_MAX)
         return pb.ListChangesResponse(
@@ -256,8 +274,10 @@ class ReadHandlers:
 
 
 def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
-    """Return the chunk that contains the byte at `offset`, and all chunks after it. Raise
-    RefusedError if no chunk contains that byte."""
+    """Return the chunk that contains the byte at `offset`, and all chunks after it.
+
+    Raise RefusedError if no chunk contains that byte.
+    """
     chunks: Sequence[ChunkInfo] = block.chunks
     if offset or not chunks:
         chunks = [chunk for chunk in chunks if chunk.end > offset]
@@ -272,7 +292,8 @@ def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
 
 
 def pieces(chunk: ChunkInfo, piece_bytes_max: int = PIECE_BYTES_MAX) -> Iterator[tuple[int, int]]:
-    """Divide a chunk into messages of at most `piece_bytes_max`; yield (offset, length) of each.
+    """Divide a chunk into messages of at most `piece_bytes_max` bytes, and yield (offset, length)
+    of each.
 
     Each message ends at the end of a checksum window, unless a window is larger than a message.
     """

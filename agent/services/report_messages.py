@@ -1,7 +1,7 @@
-"""Messages about a datanode's replicas: reports, findings, outcomes.
+"""Functions that create messages about a datanode's replicas: reports, findings, outcomes.
 
-The conversions are in one direction, because no agent parses these messages.
-`suture.wire.mapping.codec` parses the data that an agent receives from other hosts.
+Agents only send these messages. Messages that an agent receives from other hosts are parsed by
+`suture.wire.mapping.codec`.
 """
 
 from typing import Final
@@ -25,8 +25,10 @@ def _cut(text: str) -> str:
 
 
 def _unsigned(number: int) -> int:
-    """Return the number, or 0 if it is negative. In findings, -1 means no block or chunk; messages
-    use 0."""
+    """Return the number, or 0 if it is negative.
+
+    If a finding concerns no block or chunk, its numbers are -1. Messages have 0 in place of -1.
+    """
     return max(number, 0)
 
 
@@ -39,8 +41,10 @@ FINDING: Final = MessageMap(
     evidence=TEXT,
 )
 HISTORY_ENTRY: Final = MessageMap(datanode_pb2.HistoryEntry, HistoryEntry, reason=TEXT)
-"""Conversion of an entry of a replica's history. If the replica had no tree, the message has no
-root."""
+"""Conversion of an entry of a replica's history to a message.
+
+If the replica had no tree, the message has no root.
+"""
 PEER_OUTCOME: Final = MessageMap(
     scm_pb2.PeerOutcome, PeerOutcome, datanode_id="peer_id", message=TEXT, chunks="chunk_count"
 )
@@ -66,12 +70,12 @@ RECONCILE_OUTCOME: Final = MessageMap(
 
 
 def replica_report(facts: ReplicaFacts) -> container_pb2.ReplicaReport:
-    """Return the report of one replica. If it has no tree, the field `tree` is unset."""
+    """Return the report of one replica. The field `tree` is unset if the replica has no tree."""
     return report_of(facts, contradiction_count=facts.contradiction_count)
 
 
 def unloadable_report(unloadable: Unloadable) -> container_pb2.ReplicaReport:
-    """Return the report of a replica that has files but is not served."""
+    """Return the report of a replica whose files exist, but which this datanode cannot load."""
     return container_pb2.ReplicaReport(
         container_id=unloadable.container_id,
         state=container_pb2.UNHEALTHY,

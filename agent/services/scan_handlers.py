@@ -1,4 +1,4 @@
-"""RPCs that scan or sample replicas, and return findings."""
+"""Handlers of the RPCs that scan or sample replicas, and that return findings."""
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
@@ -42,9 +42,10 @@ class ScanHandlers:
     def ScanContainer(
         self, request: pb.ScanContainerRequest, context: Context
     ) -> Iterator[pb.ScanProgress]:
-        """Scan the complete replica now and send progress and the result, or only queue the scan.
+        """Scan the complete replica now, and send the progress and the result.
 
-        A scan that is not queued ends early if the caller disconnects.
+        If the request sets `queue`, only add the scan to the queue. If the caller disconnects, a
+        scan that is not queued ends early.
         """
         container_id = codec.parse_container_id(request.container_id)
         if request.queue and request.full_speed:
@@ -73,9 +74,10 @@ class ScanHandlers:
     def SampleChunks(
         self, request: pb.SampleChunksRequest, context: Context
     ) -> Iterator[pb.SampleProgress]:
-        """Count the chunks of this datanode, or read a random sample of them.
+        """Count the chunks of this datanode, or read a random sample of them. Send the progress and
+        the result.
 
-        The sample ends early if the caller disconnects.
+        If the caller disconnects, the sample ends early.
         """
         chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=ID_MAX)
         draw = SampleSpec(
@@ -92,8 +94,11 @@ class ScanHandlers:
             yield progress
 
     def ListFindings(self, request: pb.ListFindingsRequest) -> pb.ListFindingsResponse:
-        """Return a page of findings by ascending container id. The findings of a container are
-        always on one page. Findings that exceed the page are left out."""
+        """Return a page of findings, in ascending order of container ids.
+
+        The findings of one container are always on one page. If they exceed the page, the excess
+        findings are omitted.
+        """
         count = self.limits.findings_page_max
         if request.container_id:
             container_id = codec.parse_container_id(request.container_id)

@@ -1,8 +1,8 @@
-"""Service suture.v1.Datanode of one storage host, composed of groups of handlers.
+"""Builds the server of the service suture.v1.Datanode from several groups of handlers.
 
-Handlers are thin. The codec checks whether a request is well-formed. The store checks whether the
-request is allowed. `ErrorStatusMiddleware` converts errors to gRPC statuses. A group contains the
-RPCs with the same dependencies, and each RPC of the service is in one group.
+A group has the handlers that need the same objects, and each RPC of the service belongs to one
+group. Handlers contain little code: the codec checks whether a request is well-formed, the store
+checks whether the request is allowed, and `ErrorStatusMiddleware` converts errors to gRPC statuses.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,10 @@ def build_server(
     limits: DatanodeServerLimits,
     **parts: Unpack[ServerParts],
 ) -> BuiltServer:
-    """Bind `address` and return the server of `groups` (`build_limited_server`).
+    """Bind `address`, and return a server with the handlers in `groups` (see
+    `build_limited_server`).
 
-    Calls for another datanode than `datanode_id` are refused.
+    The server refuses calls that are addressed to another datanode than `datanode_id`.
     """
     return build_limited_server(
         DATANODE,

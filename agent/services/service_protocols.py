@@ -1,4 +1,4 @@
-"""Interfaces of the backends that execute the RPCs."""
+"""Interfaces of the objects that execute the RPCs of the agent."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ UNREAD_KEPT_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ScanStep:
-    """Progress of a scan. The last step has its result."""
+    """Progress of a scan, in bytes. The last step has the result in `commit`."""
 
     bytes_read: int
     bytes_total: int
@@ -33,14 +33,20 @@ class ScanMode(Enum):
 
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
-"""Function that scans a container and yields steps. The scan ends early if the callable argument
-returns True."""
+"""Function that scans a container and yields its progress.
+
+The scan ends early if the callable argument returns True.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """Parameters of a sample: the number of chunks to draw, the total number of chunks at an
-    earlier count, and the seed. If both numbers are 0, the chunks are only counted."""
+    """Parameters of a random sample of chunks.
+
+    `chunk_count` is the total number of chunks, which an earlier call has counted. `drawn_count` is
+    the number of chunks to draw, and `seed` the seed of the random numbers. If both counts are 0,
+    the chunks are only counted.
+    """
 
     chunk_count: int
     drawn_count: int
@@ -49,9 +55,12 @@ class SampleSpec:
 
 @dataclass(slots=True)
 class SampleResult:
-    """Result of a sample. `gone_count` is the number of drawn chunks that were deleted or rewritten
-    after the count. `undecided_count` is the number of drawn chunks without a verdict, because no
-    two reads were equal or the chunk is temporarily unreadable."""
+    """Result of a random sample of chunks.
+
+    `gone_count` is the number of drawn chunks that were deleted or rewritten after the count.
+    `undecided_count` is the number of drawn chunks that could not be checked, because no two reads
+    returned the same bytes, or because the chunk is temporarily unreadable.
+    """
 
     chunk_count: int = 0
     read_count: int = 0
@@ -74,48 +83,59 @@ class SampleResult:
 
 @dataclass(frozen=True, slots=True)
 class SampleStep:
-    """Progress of a sample. The last step has its result."""
+    """Progress of a sample. The last step has the result."""
 
     read_count: int
     result: SampleResult | None = None
 
 
 Sample = Callable[[SampleSpec, Callable[[], bool]], Iterable[SampleStep]]
-"""Function that draws a sample and yields steps. The sample ends early if the callable argument
-returns True. The function raises SutureError if it cannot draw the sample."""
+"""Function that draws a random sample of chunks and yields its progress.
+
+The sample ends early if the callable argument returns True. The function raises SutureError if it
+cannot draw the sample.
+"""
 
 
 class ScrubControl(Protocol):
-    """Operator control of the background scans."""
+    """Interface for operators to control the background scans."""
 
     def status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
-        """Return the progress of every volume's scan, and its last full pass if requested."""
+        """Return the progress of the scan of each volume.
+
+        If `with_last_pass` is True, also return the last complete pass over each volume.
+        """
         ...
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause the scan of one volume, or of all if `volume_id` is "". Raise RefusedError if there
-        is no such scan, or the duration is invalid."""
+        """Pause the scan of one volume for `duration_s` seconds, or of all volumes if `volume_id`
+        is "".
+
+        Raise RefusedError if there is no such scan, or if the duration is invalid.
+        """
         ...
 
     def resume(self, volume_id: str) -> None:
-        """End the pause of one volume, or of all if `volume_id` is ""."""
+        """End the pause of the scan of one volume, or of all volumes if `volume_id` is ""."""
         ...
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the running background scan of a container, if there is one."""
+        """Cancel the background scan of a container if it is running."""
         ...
 
 
 class VolumeControl(Protocol):
-    """Operator control of this datanode's volumes."""
+    """Interface for operators to change the volumes of this datanode."""
 
     def set_mode(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Change the service mode of a volume. Raise RefusedError if the volume or the mode is
-        invalid."""
+        """Change the service mode of a volume: in service, read-only or retiring.
+
+        Raise RefusedError if the volume or the mode is unknown.
+        """
         ...
 
     def add(self, path: str) -> None:
-        """Open a volume and serve its replicas. Raise SutureError if it cannot be used."""
+        """Open a volume and serve its replicas. Raise SutureError if the volume cannot be used."""
         ...
 
     def status(self) -> Sequence[pb.VolumeStatus]:
@@ -128,28 +148,28 @@ class VolumeControl(Protocol):
 
 
 class ImportedReplica(Protocol):
-    """A replica imported from another datanode."""
+    """A replica that another datanode has sent."""
 
     @property
     def facts(self) -> ReplicaFacts:
-        """Facts of the imported replica."""
+        """Facts of the received replica, such as its state and its tree."""
         ...
 
     @property
     def damaged_chunk_count(self) -> int:
-        """Number of damaged chunks. The sender of the replica has reported all of them as
-        damaged."""
+        """Number of damaged chunks. The sender has declared all of them as damaged before sending
+        them."""
         ...
 
 
 class Importer(Protocol):
-    """Receives replicas (`agent.transfer.incoming`)."""
+    """Receives complete replicas from other datanodes (`agent.transfer.incoming`)."""
 
     def read_part(self, encoded: bytes) -> Any:  # the argument of `receive`
-        """Decode one `ImportPart`. Raise DecodeError if it is invalid."""
+        """Decode one `ImportPart` message. Raise DecodeError if the message is invalid."""
         ...
 
     def receive(self, parts: Iterator[Any]) -> ImportedReplica:
-        """Receive one complete replica. Raise SutureError if this fails; nothing of the replica
-        then remains."""
+        """Receive one complete replica. Raise SutureError if this fails; all its data is then
+        removed."""
         ...

@@ -1,4 +1,4 @@
-"""RPC with which an operator decides between replicas that contradict each other."""
+"""Handler of the RPC by which an operator decides between replicas that contradict each other."""
 
 from collections.abc import Callable
 
@@ -9,8 +9,11 @@ from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
 Trust = Callable[[pb.TrustReplicaRequest, Callable[[], bool]], pb.TrustReplicaResponse]
-"""Function that makes the local replica equal to the replica of a trusted peer, or only returns the
-changes that this would make. The function ends early if its callable argument returns True."""
+"""Function that makes the local replica equal to the replica of a peer that the operator trusts.
+
+In a dry run, the function only returns the changes that it would make. It ends early if its
+callable argument returns True.
+"""
 
 
 class TrustHandlers:
@@ -22,8 +25,10 @@ class TrustHandlers:
     def TrustReplica(
         self, request: pb.TrustReplicaRequest, context: Context
     ) -> pb.TrustReplicaResponse:
-        """Make the local replica equal to the replica of the peer that the operator trusts, or only
-        return the changes that this would make."""
+        """Make the local replica equal to the replica of the peer that the operator trusts.
+
+        In a dry run, only return the changes that this would make.
+        """
         codec.parse_container_id(request.container_id)
         if not request.trusted_datanode_id or not request.trusted_address:
             raise RefusedError(

@@ -1,9 +1,9 @@
-"""RPCs that create, write, close and delete replicas.
+"""Handlers of the RPCs that create, write, close and delete replicas.
 
-A change is made under the container's lease. A handler acquires the lease only after it has
-received the request completely, and holds it for one call of the store. A slow or dead client
-therefore holds no lease. A RECOVERING replica belongs to the reconstruction that created it. While
-writes arrive, the reconstruction counts as running.
+A change needs the container's lease. A handler acquires the lease only after it has received the
+request completely, and holds it only while it changes the store. Therefore, a slow or dead client
+never blocks a lease. A replica in state RECOVERING belongs to the reconstruction that created it.
+While data is written to this replica, the reconstruction counts as running.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,19 +29,23 @@ CREATED: Final = frozenset({container_pb2.REPLICA_STATE_UNSPECIFIED, container_p
 
 
 class RecoveryTracker(Protocol):
-    """The replicas under reconstruction on this datanode (`agent.host.recovering_replicas`)."""
+    """Records which replicas are being reconstructed here (see
+    `agent.host.recovering_replicas`)."""
 
     def create(self, container_id: ContainerId, replica_index: int) -> None:
-        """Create a RECOVERING replica. The caller holds the container's lease. Raise SutureError if
-        another replica or reconstruction exists."""
+        """Create a replica in state RECOVERING. The caller must hold the container's lease.
+
+        Raise SutureError if the container already has a replica or a reconstruction on this
+        datanode.
+        """
         ...
 
     def record_write(self, container_id: int) -> None:
-        """Record a write to a container."""
+        """Record that data was written to the container."""
         ...
 
     def closed(self, container_id: int) -> None:
-        """Record that a container was closed."""
+        """Record that the container was closed."""
         ...
 
 
@@ -50,8 +54,8 @@ class WriteHandlers:
     """Handlers of CreateContainer, WriteChunk, PutBlock, WriteBlocks, CloseContainer,
     DeleteContainer.
 
-    If `recoveries` is None, no reconstruction can create a replica on this datanode. `submit`
-    runs writes of data in another thread.
+    `recoveries` is None if no reconstruction may create a replica on this datanode. `submit`
+    executes writes of data in another thread.
     """
 
     store: ReplicaStore
@@ -69,7 +73,7 @@ class WriteHandlers:
     def CreateContainer(
         self, request: pb.CreateContainerRequest, context: Context
     ) -> pb.CreateContainerResponse:
-        """Create an open, empty replica, or a RECOVERING one for a reconstruction."""
+        """Create an empty replica in state OPEN, or in state RECOVERING for a reconstruction."""
         container_id = codec.parse_container_id(request.container_id)
         index = codec.parse_replica_index(request.replica_index)
         recoveries = self.recoveries if request.state == container_pb2.RECOVERING else None
@@ -83,7 +87,7 @@ class WriteHandlers:
         return pb.CreateContainerResponse()
 
     def WriteChunk(self, request: pb.WriteChunkRequest, context: Context) -> pb.WriteChunkResponse:
-        """Write one chunk. Commit its block if the request contains a commit."""
+        """Write one chunk. If the request contains a commit, also commit the block of the chunk."""
         container_id, block_id = codec.parse_block_key(request.block_id, "block_id")
         chunk = codec.parse_written_chunk(request.chunk, "chunk")
         block = None
@@ -105,8 +109,11 @@ class WriteHandlers:
         return pb.PutBlockResponse()
 
     def WriteBlocks(self, requests: Iterator[Any], context: Context) -> pb.WriteBlocksResponse:
-        """Write complete new blocks of one container. Commit the blocks that a message completes
-        before reading the next message. Return the number of committed blocks."""
+        """Write new blocks of one container, and return the number of committed blocks.
+
+        A request is a stream of messages. The blocks that are complete after a message are
+        committed before the next message is read.
+        """
         owner: ContainerId | None = None
         new: NewBlocks | None = None
         count = 0
@@ -133,7 +140,7 @@ class WriteHandlers:
     def CloseContainer(
         self, request: pb.CloseContainerRequest, context: Context
     ) -> pb.CloseContainerResponse:
-        """Close the replica, which builds its tree. Return the replica's report."""
+        """Close the replica and build its checksum tree. Return the report of the replica."""
         container_id = codec.parse_container_id(request.container_id)
         bcsid = codec.parse_bcsid(request.bcsid, "bcsid")
         with self._hold(container_id, context):
@@ -145,21 +152,27 @@ class WriteHandlers:
     def DeleteContainer(
         self, request: pb.DeleteContainerRequest, context: Context
     ) -> pb.DeleteContainerResponse:
-        """Delete the replica. Raise RefusedError if it is open or not empty, unless `force` is
-        set."""
+        """Delete the replica.
+
+        Raise RefusedError if the replica is open or not empty, unless the request sets `force`.
+        """
         container_id = codec.parse_container_id(request.container_id)
         with self._hold(container_id, context):
             self.store.delete_container(container_id, force=request.force)
         return pb.DeleteContainerResponse()
 
     def _note_write(self, container_id: ContainerId) -> None:
-        """Record a write to the replica, in case it belongs to a running reconstruction."""
+        """Record that data was written to the replica, because a running reconstruction may own the
+        replica."""
         if self.recoveries is not None:
             self.recoveries.record_write(container_id)
 
     def _hold(self, container_id: ContainerId, context: Context) -> AbstractContextManager[None]:
-        """Return a context that holds the container's lease. Wait for the lease at most until the
-        caller's deadline. Raise UnavailableError(CANCELLED) if the caller has disconnected."""
+        """Return a context manager that holds the container's lease.
+
+        It waits for the lease until the caller's deadline, at most `lease_timeout_s`. Raise
+        UnavailableError(CANCELLED) if the caller has disconnected.
+        """
         remaining_s = context.time_remaining()
         timeout_s = self.limits.lease_timeout_s
         if remaining_s is not None:
@@ -170,5 +183,6 @@ class WriteHandlers:
 
 
 def parse_commit(message: container_pb2.BlockData, where: str) -> tuple[ContainerId, BlockData]:
-    """Return the container id and the block of a commit. Raise RefusedError if it is invalid."""
+    """Return the container id and the block of a commit. Raise RefusedError if the commit is
+    invalid."""
     return codec.parse_block(message, where, parse=codec.parse_written_chunk)

@@ -1,1 +1,1 @@
-"""Transfer of a complete replica from one datanode to another: sender and receiver."""
+"""Transfer of complete replicas between datanodes: the sender and the receiver."""

@@ -1,7 +1,8 @@
-"""Streaming verification of chunks: each chunk is verified at its last byte, without storing it.
+"""Verification of chunks whose bytes arrive in pieces. No I/O.
 
-For CRC32C, one running CRC is compared with the combination of the windows' CRCs. For other
-checksum types, which are rare, the chunk (at most 32 MiB) is stored until it is complete. No I/O.
+A chunk is verified when its last byte has arrived. For CRC32C, the bytes are not stored: one CRC is
+updated with each piece, and compared with the combined CRCs of the chunk's windows. For the other
+checksum types, which are rare, the chunk (at most 32 MiB) is stored until it is complete.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ CRC_BYTES: Final = 4
 
 
 class StreamedChunks:
-    """The chunks of one block, whose bytes arrive piece by piece from offset 0 on."""
+    """Verifies the chunks of one block, whose bytes arrive in pieces from offset 0 on."""
 
     def __init__(self, chunks: Sequence[ChunkInfo]) -> None:
         self._left: Iterator[ChunkInfo] = iter(chunks)
@@ -27,10 +28,9 @@ class StreamedChunks:
         self.wrong: list[ChunkInfo] = []
 
     def feed(self, data: memoryview) -> None:
-        """Take the next bytes of the block. Chunks that do not match their checksums are added to
-        `wrong`.
+        """Process the next bytes of the block. Bytes between two chunks are skipped.
 
-        Bytes between chunks are skipped.
+        Chunks that are complete and do not match their checksums are added to `wrong`.
         """
         while data:
             chunk = self._chunk
@@ -50,7 +50,8 @@ class StreamedChunks:
                 self._judge(chunk)
 
     def missing(self) -> list[ChunkInfo]:
-        """Return the chunks that are still incomplete when the data of the block has ended."""
+        """Return the chunks that are still incomplete. Call this when the data of the block has
+        ended."""
         return [] if self._chunk is None else [self._chunk, *self._left]
 
     def _add(self, chunk: ChunkInfo, piece: memoryview) -> None:

@@ -1,9 +1,10 @@
-"""Damage and contradictions that the source of an import declares before the first block.
+"""Damage and contradictions that the source of a copy declares before it sends the first block.
 
-Only declared damage is accepted. It is recorded when the replica arrives. If the source lost rows
-and cannot name their blocks, the import is refused, because the target would not record the
-loss; the source must be scanned first. If peers contradict the source, they contradict its copy as
-well. The copy therefore stores the contradictions, which do not count as declared damage.
+The receiver accepts only damage that was declared, and records it when the replica has arrived. If
+the source has lost rows and cannot name their blocks, the copy is refused, because the receiver
+could not record the loss. The source must then be scanned first. A replica that contradicts its
+peers still does so after it was copied. Therefore, the copy also stores the contradictions. They do
+not count as declared damage.
 """
 
 from dataclasses import dataclass, field
@@ -23,8 +24,12 @@ FINDINGS_MAX: Final = 10_000  # a replica with more damage is not copied
 
 @dataclass(slots=True)
 class DeclaredDamage:
-    """Findings of the source: the evidence of damage by block, the damaged (block, offset) pairs,
-    and the contradictions."""
+    """The findings that the source of a copy has declared before sending the data.
+
+    `evidence` has a text for each damaged block. `places` has the pair (block, offset) of each
+    damaged chunk. `contradictions` has the findings that say that other replicas contradict this
+    replica.
+    """
 
     container_id: ContainerId
     evidence: dict[int, str] = field(default_factory=dict)
@@ -33,8 +38,11 @@ class DeclaredDamage:
     _damage_count: int = 0
 
     def add(self, message: pb.ImportFindings) -> None:
-        """Add a page of findings. Raise RefusedError if a finding is invalid, or reports lost rows
-        without naming their blocks."""
+        """Add a page of findings that the source has sent.
+
+        Raise RefusedError if a finding is invalid, or if it reports lost rows without the ids of
+        their blocks.
+        """
         for item in message.findings:
             if item.verdict == Verdict.CONTRADICTORY:
                 self._contradicted(item)
@@ -54,8 +62,11 @@ class DeclaredDamage:
             self.places.add((item.local_id, item.offset))
 
     def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
-        """Return whether the source declared this chunk as damaged: in a finding, or because its
-        tree has no healthy chunk at `offset`. `offset` -1 means the block's row."""
+        """Return whether the source has declared this chunk as damaged.
+
+        The source does this by a finding, or by a tree without a healthy chunk at `offset`. If
+        `offset` is -1, return whether the source has declared the row of the block as damaged.
+        """
         if (block_id, offset) in self.places or (block_id, -1) in self.places:
             return True
         if offset < 0:

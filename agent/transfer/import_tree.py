@@ -1,4 +1,4 @@
-"""Incremental construction of a tree from arriving rows, so that little work remains at the end. No
+"""Builds the tree of a replica while its rows arrive, so that little work is left at the end. No
 I/O."""
 
 from collections.abc import Iterable
@@ -16,21 +16,24 @@ from suture.wire.mapping import codec
 
 
 class ImportTreeBuilder:
-    """A tree that is being built from rows by ascending block id."""
+    """Builds a tree from rows that arrive in ascending order of block ids."""
 
     def __init__(self, source: Tree) -> None:
-        """Begin a tree with the algorithm and the tombstones of the source's tree."""
+        """Begin a tree with the same algorithm and the same tombstones as the tree of the
+        source."""
         self._builder = TreeBuilder(source.algorithm)
         self._tombstones = tombstones(source)
 
     def add_run(self, run: SimpleRun) -> None:
-        """Add simple blocks whose leaves are known."""
+        """Add several blocks that have one chunk each, and whose leaves are already computed."""
         counts = np.ones(len(run.rows), np.uint64)
         self._builder.add_blocks(run.block_ids, counts, run.spans, run.leaves)
 
     def add_block(self, block: BlockData) -> None:
-        """Add one block with any number of chunks. Raise RefusedError if a tree cannot contain its
-        chunks."""
+        """Add one block with any number of chunks.
+
+        Raise RefusedError if a tree cannot contain these chunks, for example because they overlap.
+        """
         self._builder.add_block(block.block_id)
         try:
             for chunk in block.chunks:
@@ -49,8 +52,10 @@ class ImportTreeBuilder:
 
 
 def rebuild_tree(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm: Algorithm) -> Tree:
-    """Return the tree of intact rows, with another algorithm than the source's. Raise RefusedError
-    if the rows are invalid."""
+    """Build a tree from intact rows, with another checksum algorithm than the tree of the source.
+
+    Raise RefusedError if the rows are invalid.
+    """
     try:
         return build_from_rows(rows, tombstones(source), algorithm=algorithm)
     except DamagedData as damage:
@@ -58,13 +63,14 @@ def rebuild_tree(rows: Iterable[tuple[BlockId, bytes]], source: Tree, algorithm:
 
 
 def tombstones(tree: Tree) -> dict[BlockId, int]:
-    """Return the tombstone checksums of deleted blocks."""
+    """Return the checksum in the tombstone of each deleted block."""
     dead = tree.deleted
     ids, checksums = tree.block_ids[dead].tolist(), tree.block_checksums[dead].tolist()
     return dict(zip(ids, checksums, strict=True))
 
 
 def plain(tree: Tree, excused: U64s) -> tuple[U64s, U64s]:
-    """Return the ids and checksums of the live blocks, without the block ids in `excused`."""
+    """Return the ids and the checksums of all live blocks in `tree`, without the blocks in
+    `excused`."""
     kept = ~tree.deleted & ~np.isin(tree.block_ids, excused)
     return tree.block_ids[kept], tree.block_checksums[kept]

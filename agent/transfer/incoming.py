@@ -1,13 +1,12 @@
-"""Import of a replica: every message and every window is verified before it is accepted.
+"""Receives a copy of a replica. Every message and every window is verified before it is accepted.
 
-1. The header describes the replica. The importer reserves space.
-2. The tree must match the checksums of its own leaves.
-3. The windows of the blocks are verified against the rows while the data is written.
-4. At the end, all blocks must be present and the rows must match the tree. The replica is then
-   synced, moved into place and reported.
+1. The header describes the replica. The receiver reserves space. 2. The tree must match the
+checksums of its own leaves. 3. The checksum windows of the blocks are verified against the rows
+while the data is written. 4. At the end, all blocks must be present and the rows must match the
+tree. The replica is then synced, moved to its final path and reported.
 
-Damage that the source declared is accepted and recorded. Any other damage fails the import, which
-then leaves nothing visible.
+Damage that the source has declared is accepted and recorded. If there is any other damage, the copy
+fails, and all received data is removed.
 """
 
 from collections.abc import Callable, Iterator
@@ -65,27 +64,34 @@ STEP_BYTES: Final = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import: the replica, and the number of damaged chunks."""
+    """Result of an import: the facts of the replica, and the number of its damaged chunks."""
 
     facts: ReplicaFacts
     damaged_chunk_count: int
 
 
 class ArrivingReplicas(Protocol):
-    """Store for imported replicas: a `ReplicaStore`, or its wrapper for moves between volumes."""
+    """A store that accepts imported replicas: a `ReplicaStore`, or its wrapper for moves between
+    volumes."""
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = ...) -> ReplicaImport:
-        """Reserve space and return the import. The caller calls `finish_arrival` if all data
-        arrived, and `discard` in any case."""
+        """Reserve space for a replica, and return the object that writes its data.
+
+        When all data has arrived, the caller calls `finish_arrival`. In any case, the caller must
+        call `discard` of the returned object at the end.
+        """
 
     def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Commit an imported replica durably, serve it, and return its facts."""
+        """Sync and commit the imported replica, begin to serve it, and return its facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaImporter:
-    """Services for all imports of this datanode. `on_arrived` is called for each imported replica.
-    Replicas are imported into `target`, or into `store` if `target` is None."""
+    """Receives the replicas that other datanodes send.
+
+    `on_arrived` is called with the container id after each import. The replicas are imported into
+    `target`, or into `store` if `target` is None.
+    """
 
     store: ReplicaStore
     leases: Leases
@@ -95,12 +101,11 @@ class ReplicaImporter:
     target: ArrivingReplicas | None = None
 
     def read_part(self, encoded: bytes) -> ImportMessage:
-        """Decode one message of a stream. Raise DecodeError if it is invalid."""
+        """Decode one message of the stream. Raise DecodeError if the message is invalid."""
         return read_part(encoded)
 
     def receive(self, parts: Iterator[ImportMessage]) -> ImportResult:
-        """Receive one replica. Raise SutureError if this fails; nothing of the replica then
-        remains."""
+        """Receive one replica. Raise SutureError if this fails; all its data is then removed."""
         first = next(parts, None)
         if first is None or first.kind != "header":
             raise codec.malformed("parts", "the stream does not begin with a header")
@@ -123,8 +128,10 @@ class ReplicaImporter:
 
 
 def parse_header(header: pb.ImportHeader, cluster_id: str, now_ms: int) -> ImportSpec:
-    """Return the replica that the header describes. Raise RefusedError if the header is invalid or
-    of another cluster."""
+    """Return the description of the replica that the header announces.
+
+    Raise RefusedError if the header is invalid, or if the sender belongs to another cluster.
+    """
     if header.cluster_id != cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER, f"the sender belongs to another cluster: {header.cluster_id!r}"
@@ -155,7 +162,7 @@ def parse_header(header: pb.ImportHeader, cluster_id: str, now_ms: int) -> Impor
 
 @dataclass(slots=True)
 class _OpenBlock:
-    """A block of which bytes are still missing. `block` is None if its row is unreadable."""
+    """A block whose data has arrived only in part. `block` is None if its row cannot be decoded."""
 
     block_id: BlockId
     block: BlockData | None
@@ -164,7 +171,7 @@ class _OpenBlock:
 
 
 class _ImportStream:
-    """State of the import of one stream."""
+    """The state of one import, which processes one stream of messages."""
 
     def __init__(self, arrival: ReplicaImport, header: pb.ImportHeader, now_ms: int) -> None:
         self._arrival = arrival
@@ -187,7 +194,8 @@ class _ImportStream:
         self.data_bytes = 0
 
     def process_all(self, parts: Iterator[ImportMessage]) -> None:
-        """Process all messages up to the end."""
+        """Process all messages of the stream. Raise SutureError if a message is invalid or
+        missing."""
         for part in parts:
             match part.kind:
                 case "tree" if self._tree is None:
@@ -204,11 +212,11 @@ class _ImportStream:
         raise cut_off()
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the result of the import when the replica is complete. Raise RefusedError if the
-        replica is inconsistent.
+        """Check that the received replica is consistent, and return its tree and its findings.
 
-        A healthy replica gets a tree with this datanode's algorithm. A damaged replica keeps the
-        source's tree, which describes the data that the source read.
+        The tree of a healthy replica has the checksum algorithm of this datanode. A damaged replica
+        keeps the tree of the source, because this tree describes the data that the source has read.
+        Raise RefusedError if the rows do not match the tree.
         """
         received = self._known_tree()
         tree = self._fold().tree()
@@ -229,15 +237,15 @@ class _ImportStream:
     # -- the tree
 
     def _add_page(self, page: pb.HashesPage) -> None:
-        """Store a page of the tree until all pages have arrived."""
+        """Store a page of the source's tree. The tree is decoded after all pages have arrived."""
         self._pages_bytes += page.ByteSize()
         if self._pages_bytes > TREE_BYTES_MAX:
             raise codec.malformed("tree", f"more than {TREE_BYTES_MAX} bytes")
         self._pages.append(page)
 
     def _known_tree(self) -> Tree:
-        """Return the source's tree, decoded at the first call. All of its pages must have
-        arrived."""
+        """Return the source's tree. All of its pages must have arrived. The first call decodes
+        them."""
         if self._tree is None:
             summary, tree = tree_pages.read_tree(iter(self._pages))
             if tree.summary() != replace(summary, generation=tree.generation):
@@ -248,15 +256,19 @@ class _ImportStream:
         return self._tree
 
     def _fold(self) -> ImportTreeBuilder:
-        """Return the builder for the tree of arriving rows, with the source's algorithm."""
+        """Return the builder that computes a tree from the arriving rows, with the source's
+        algorithm."""
         self._known_tree()
         assert self._folding is not None, "it begins with the tree"
         return self._folding
 
     def _check_rows(self, received: Tree, folded: Tree) -> None:
-        """Raise RefusedError if the block checksums computed from the arrived rows (`folded`)
-        differ from those in the source's tree (`received`). Blocks with declared damage, or with
-        unhealthy chunks in the source's tree, are not compared."""
+        """Raise RefusedError if the arrived rows do not match the source's tree.
+
+        `folded` is the tree that was computed from the arrived rows, and `received` the tree that
+        the source has sent. The checksums of their blocks must be equal. Blocks with declared
+        damage, and blocks with unhealthy chunks in the source's tree, are not compared.
+        """
         excused = received.unhealthy_block_ids()
         named = np.array(sorted(key for key in self._declared.evidence if key > 0), np.uint64)
         excused = np.union1d(excused, named)
@@ -284,8 +296,10 @@ class _ImportStream:
     def _process_started_blocks(
         self, ids: list[BlockId], rows: list[bytes], sizes: list[int], data: memoryview, at: int
     ) -> int:
-        """Process the blocks that begin in a message, from offset `at` on; return the offset after
-        the last one."""
+        """Process the blocks that begin in a message. Return the offset after the last one.
+
+        The data of the first of these blocks begins at offset `at` of `data`.
+        """
         self._row_count += self._arrival.keep_rows(ids, rows)
         self._sent_count += len(ids)
         whole = len(ids)
@@ -328,8 +342,10 @@ class _ImportStream:
         starts: list[int],
         data: memoryview,
     ) -> None:
-        """Process the blocks whose bytes are completely in this message. Process simple blocks
-        together."""
+        """Process the blocks whose data is completely in one message.
+
+        Blocks with only one chunk are processed together.
+        """
         files: list[tuple[BlockId, memoryview]] = []
         index = 0
         algorithm = self._known_tree().algorithm
@@ -351,8 +367,11 @@ class _ImportStream:
     def _process_small_blocks(
         self, run: SimpleRun, sizes: list[int], starts: list[int], data: memoryview
     ) -> list[tuple[BlockId, memoryview]]:
-        """Verify small blocks of one chunk each. Return (block id, data) of the blocks to write
-        together. Process the other blocks one by one."""
+        """Verify several small blocks that have one chunk each.
+
+        Return the pairs (block id, data) of the blocks that are intact; the caller writes them
+        together. The other blocks are processed one by one.
+        """
         ids = cast(list[BlockId], run.block_ids.tolist())
         count = len(ids)
         is_crc32c = run.checksum_type is ChecksumType.CRC32C
@@ -386,7 +405,10 @@ class _ImportStream:
         return files
 
     def _begin(self, block_id: BlockId, row: bytes, file_bytes: int, *, is_folded: bool) -> None:
-        """Begin a block that is not processed in one step."""
+        """Begin a block whose data is processed in several steps.
+
+        `is_folded` is True if the row of the block was already added to the tree that is computed.
+        """
         block = self._decoded(block_id, row)
         chunks: tuple[ChunkInfo, ...] = ()
         if block is not None:
@@ -415,7 +437,8 @@ class _ImportStream:
             return None
 
     def _go_on(self, data: memoryview) -> int:
-        """Append data to the open block; return how many bytes it took."""
+        """Append data to the block that is still incomplete. Return the number of bytes that belong
+        to it."""
         block = self._open
         if block is None:
             return 0
@@ -452,7 +475,8 @@ class _ImportStream:
     def _record_declared_damage(
         self, fault: DamageFault, block_id: BlockId, offset: int, length_bytes: int, what: str
     ) -> None:
-        """Record damage that the source declared. Raise RefusedError for any other damage."""
+        """Record a finding for damage that the source has declared. Raise RefusedError for any
+        other damage."""
         if not self._declared.covers(self._known_tree(), block_id, offset):
             raise _undeclared(self._container_id, what)
         if len(self._findings) >= FINDINGS_MAX:
@@ -485,7 +509,7 @@ class _ImportStream:
 
 
 def small_count(tree: Tree) -> int:
-    """Return the number of blocks that have a single small chunk."""
+    """Return the number of blocks that have only one chunk, and whose chunk is small."""
     alone = tree.chunk_starts[:-1][tree.chunk_counts == 1]
     return int(np.count_nonzero(tree.chunk_lengths[alone] <= PACKED_BYTES_MAX))
 

@@ -1,9 +1,10 @@
-"""Export of a replica as a stream of messages: header, tree, findings, blocks, end.
+"""Sends a replica as a stream of messages: header, tree, findings, blocks, end.
 
-The source shares the container's lease, so that no chunk is written meanwhile. It reads past the
-page cache, a few messages ahead, and verifies nothing. The target verifies every window against the
-row. Known damage is declared before the blocks. Undeclared damage ends the stream; the sender then
-scans the replica and sends it again with the findings.
+During the transfer, the source shares the container's lease, so that no chunk is written. It reads
+the data past the page cache, a few messages in advance, and does not verify the data. The target
+verifies every checksum window against the row. Known damage is declared before the blocks. If other
+damage is found, the stream ends. The source then scans the replica and sends it again with the
+findings.
 """
 
 import errno
@@ -54,7 +55,10 @@ READ_AHEAD_PARTS: Final = 4  # messages read ahead; one MiB each
 
 @dataclass(slots=True)
 class ReplicaExport:
-    """Export of one replica. It is used by one thread at a time; its reads run in other threads."""
+    """The export of one replica.
+
+    Only one thread at a time may use it. Its reads are executed in other threads.
+    """
 
     store: ReplicaStore
     container_id: ContainerId
@@ -71,8 +75,11 @@ class ReplicaExport:
     _ahead: ReadsAhead = field(init=False)
 
     def stream(self) -> Iterator[bytes]:
-        """Yield the encoded messages. If this fails, end early and set `failure`; the target
-        refuses a stream without its last message."""
+        """Yield the encoded messages of the replica.
+
+        If the export fails, end the stream early and set `failure`. The target refuses a stream
+        whose last message is missing.
+        """
         try:
             for part in self._parts():
                 if self.stop():
@@ -148,7 +155,8 @@ class ReplicaExport:
         return part
 
     def _pieces(self, tree: Tree, without_row: Mapping[BlockId, int]) -> Iterator[ExportPiece]:
-        """Divide the replica into messages. Blocks without a row are sent with an empty row."""
+        """Divide the replica into the contents of messages. Blocks without a row are sent with an
+        empty row."""
         known = self.store.view(self.container_id).block_rows()
         lost = lost_rows(self.store, self.container_id, without_row)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
@@ -173,7 +181,7 @@ class ReplicaExport:
         yield from batch.taken()
 
     def _single(self, block_id: BlockId, row: bytes) -> Iterator[ExportPiece]:
-        """Yield the pieces of one block that is large or has known damage."""
+        """Yield the contents of the messages for one block that is large or has known damage."""
         is_damaged = block_id in self.damaged_block_ids
         actual = self._files.size_bytes(block_id)
         size = actual
@@ -190,9 +198,11 @@ class ReplicaExport:
             first = False
 
     def _begin(self, piece: ExportPiece) -> Future:
-        """Start to make one message. Small files, and full pages of a file, are read
-        asynchronously, because threads that open files would only wait for the GIL. All other reads
-        use a thread."""
+        """Start to build one message, and return a future of the message.
+
+        Small files and full pages of a file are read by asynchronous I/O, because threads that open
+        files would mostly wait for the GIL. All other data is read in a thread.
+        """
         span = piece.span
         if not self._ahead.is_possible:
             return self.executor.submit(self._read, piece)
@@ -210,8 +220,11 @@ class ReplicaExport:
         return self.executor.submit(self._read, piece)
 
     def _finish(self, span: BlockSpan, part: bytes, hole: memoryview, number: int) -> bytes:
-        """Wait until the message's data is read into its hole, and return the message. Raise
-        SutureError if the read failed."""
+        """Wait until the data of a message is read into `hole`, and return the message `part`.
+
+        `hole` is the range of the message that is reserved for the data. Raise SutureError if the
+        read has failed.
+        """
         try:
             count = self._ahead.count(number)
         except OSError as error:
@@ -223,7 +236,8 @@ class ReplicaExport:
         return part
 
     def _read(self, piece: ExportPiece) -> bytes:
-        """Return one message. This runs in a reader thread."""
+        """Read the data of one message, and return the message. This method runs in a thread of the
+        executor."""
         span = piece.span
         if span is None:
             return self._finish_small(piece, self._small_files(piece))
@@ -235,13 +249,15 @@ class ReplicaExport:
             self._files.release(buffer)
 
     def _small_files(self, piece: ExportPiece) -> WholeFiles:
-        """Start to read small blocks without known damage."""
+        """Start to read several small blocks without known damage."""
         files = list(zip(piece.local_ids, piece.file_bytes, strict=True))
         return WholeFiles(self._files, files, SPREAD_BYTES_MAX)
 
     def _finish_small(self, piece: ExportPiece, small: WholeFiles) -> bytes:
-        """Return the message for small blocks whose read was started. Raise SutureError if a read
-        failed."""
+        """Wait until the small blocks of a message are read, and return the message.
+
+        Raise SutureError if a read has failed.
+        """
         data = []
         with closing(small):
             blocks = zip(piece.local_ids, piece.file_bytes, small.read_results(), strict=True)
@@ -258,8 +274,11 @@ class ReplicaExport:
         return blocks_part(*about, *data)
 
     def _fill(self, span: BlockSpan, target: memoryview) -> None:
-        """Fill `target` from a block's file. Missing bytes of a block with known damage become
-        zeros."""
+        """Read a range of a block's file into `target`.
+
+        If the block has known damage, bytes that cannot be read become zeros. Otherwise, raise
+        SutureError.
+        """
         count = 0
         try:
             count = self._files.read(span.block_id, span.offset, target) if target else 0
@@ -272,8 +291,10 @@ class ReplicaExport:
             target[count:] = bytes(len(target) - count)
 
     def _trouble(self, block_id: BlockId, error: OSError | None) -> SutureError:
-        """Return the error for a block that cannot be read. `error` is None if the file ends too
-        early."""
+        """Return the error for a block that cannot be read.
+
+        `error` is the error of the read, or None if the file is shorter than its row.
+        """
         if error is not None and error.errno not in NO_DATA:
             return error_of(error, self.store.paths(self.container_id).chunks)
         what = "ends too early" if error is None else f"fails with {error.strerror}"
@@ -282,7 +303,7 @@ class ReplicaExport:
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A message that is completed by the thread that calls `result`."""
+    """A message that is completed when a thread calls `result`."""
 
     finish: Callable[[], bytes]
     give_up: Callable[[], object]  # waits until the kernel does not write to its memory any more
@@ -292,15 +313,18 @@ class _Later:
         return self.finish()
 
     def cancel(self) -> bool:
-        """Wait for the message's running read and drop the message. Return True: nothing is left to
-        wait for."""
+        """Wait for the running read of the message's data, then discard the message. Always return
+        True.
+
+        The result True means that the caller does not need to wait any more.
+        """
         with suppress(OSError):
             self.give_up()
         return True
 
 
 def check_exportable(facts: ReplicaFacts) -> None:
-    """Raise RefusedError if the replica is not closed, because it may then still change or be
+    """Raise RefusedError if the replica is not closed. Such a replica may change or be
     incomplete."""
     if facts.state not in TREE_STATES:
         raise RefusedError(

@@ -1,13 +1,13 @@
-"""Messages of a replica's stream (`ImportPart`), encoded and decoded without extra copies of the
-data.
+"""Encoding and decoding of the messages by which a replica is sent (`ImportPart`).
 
-Most bytes of a stream are chunk data, and protobuf copies a field of bytes twice at each end. A
-message with data is therefore assembled from its encoded fields and the data itself. The data comes
-first, so that the receiver finds it without parsing the rest. The result is an ordinary
-`ImportPart`. A message with another order of fields is decoded by protobuf.
+Most bytes of the stream are chunk data, and protobuf copies a field of bytes twice in the sender
+and twice in the receiver. Therefore, this module builds a message with data from its encoded fields
+and the data. The data is the first field, so that the receiver finds it without parsing the other
+fields. The result is an ordinary `ImportPart`. If a message has another order of fields, protobuf
+decodes it.
 
-Data that is read directly from a disk is not copied at all. The message is made with a hole for the
-data, and a field of padding aligns the hole to a page of memory:
+Data that is read directly from a disk is not copied at all. The message is created with a hole,
+which is an empty range for the data. A field of padding aligns the hole to a page of memory:
 
     tag, size ─ padding ─ tag, size ─ DATA ─ ids, rows, sizes ─ rest of the padding
 """
@@ -51,7 +51,8 @@ def blocks_part(
     file_bytes: Sequence[int],
     *data: memoryview,
 ) -> bytes:
-    """Return an encoded `ImportPart` of blocks with the concatenated `data`. Thread-safe."""
+    """Return an encoded `ImportPart` with several blocks and their data, concatenated.
+    Thread-safe."""
     data_bytes = sum(map(len, data))
     encoded = _about(local_ids, rows, file_bytes)
     data_head = DATA_TAG + varint(data_bytes)
@@ -62,11 +63,11 @@ def blocks_part(
 def part_with_hole(
     local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int], data_bytes: int
 ) -> tuple[bytes, memoryview]:
-    """Return an encoded `ImportPart` of blocks, and a view of the hole for their data. The hole has
-    `data_bytes` bytes, and is aligned to a page as O_DIRECT requires.
+    """Return an encoded `ImportPart` without its data, and a view of the range for the data.
 
-    No other code may use the message before the hole is filled. The view does not keep the message
-    alive, so the caller keeps both.
+    The range has `data_bytes` bytes, and is aligned to a page as O_DIRECT requires. The caller must
+    fill the range before other code uses the message. The view does not keep the message alive, so
+    the caller must keep a reference to both.
     """
     encoded = _about(local_ids, rows, file_bytes)
     data_head = DATA_TAG + varint(data_bytes)
@@ -86,20 +87,22 @@ def part_with_hole(
 
 
 def _about(local_ids: Sequence[BlockId], rows: Sequence[bytes], file_bytes: Sequence[int]) -> bytes:
-    """Return the encoded fields of blocks, without their data."""
+    """Return the encoded ids, rows and sizes of blocks, without the data of the blocks."""
     message = pb.ImportBlocks(local_ids=local_ids, rows=rows, file_bytes=file_bytes)
     return message.SerializeToString()
 
 
 def _padding(size_bytes: int) -> bytes:
-    """Return an encoded padding field with `size_bytes` zeros. The header of the field has the same
-    length for each `size_bytes`."""
+    """Return an encoded field of padding with `size_bytes` zeros.
+
+    The header of the field has the same length for all values of `size_bytes`.
+    """
     return PADDING_TAG + bytes([size_bytes & 0x7F | 0x80, size_bytes >> 7]) + bytes(size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class ImportMessage:
-    """A received message. `data` is the data of its blocks, which `message` does not contain."""
+    """A received message. `data` is the data of its blocks, which is not part of `message`."""
 
     message: pb.ImportPart
     data: memoryview
@@ -111,7 +114,7 @@ class ImportMessage:
 
 
 def read_part(encoded: bytes) -> ImportMessage:
-    """Decode a message. Raise protobuf's DecodeError if it is invalid."""
+    """Decode a message of the stream. Raise protobuf's DecodeError if the message is invalid."""
     view = memoryview(encoded)
     if encoded[:1] == BLOCKS_TAG:
         size_bytes, start = read_varint(view, 1)
@@ -131,5 +134,5 @@ def read_part(encoded: bytes) -> ImportMessage:
 
 
 def cut_off() -> RefusedError:
-    """Return the error for a stream without its last message."""
+    """Return the error for a stream that ends without its last message."""
     return codec.malformed("parts", "the stream ended before its end")

@@ -1,6 +1,6 @@
-"""Division of a replica's blocks into pieces, one per message of the stream.
+"""Divides the blocks of a replica into pieces. Each piece is sent in one message. No I/O.
 
-A piece has either several complete small blocks, or one range of a large block. No I/O.
+A piece has either several complete small blocks, or one range of a large block.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ SPREAD_BYTES_MAX: Final = 2 * PART_BYTES  # size of a piece if each block is ali
 
 @dataclass(frozen=True, slots=True)
 class BlockSpan:
-    """A range of one block's data."""
+    """A range of the data of one block."""
 
     block_id: BlockId
     offset: int
@@ -29,10 +29,10 @@ class BlockSpan:
 
 @dataclass(frozen=True, slots=True)
 class ExportPiece:
-    """Content of one message: a range (`span`) of one block, or complete small blocks if `span` is
-    None.
+    """The content of one message: a range of one block, or several complete small blocks.
 
-    `local_ids` are the blocks that begin in the piece.
+    `span` is the range; it is None for several small blocks. `local_ids` are the ids of the blocks
+    that begin in this message.
     """
 
     local_ids: Sequence[BlockId]
@@ -42,14 +42,17 @@ class ExportPiece:
 
     @property
     def data_bytes(self) -> int:
-        """Data bytes in the piece."""
+        """Number of data bytes in the message."""
         return sum(self.file_bytes) if self.span is None else self.span.length_bytes
 
 
 @dataclass(slots=True)
 class SmallBlockBatch:
-    """Small blocks that will be sent together. `spread_bytes` is their size if each block is
-    aligned to a page."""
+    """Small blocks that will be sent in one message.
+
+    `spread_bytes` is the size of their data in memory if the data of each block is aligned to a
+    page.
+    """
 
     ids: list[BlockId] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
@@ -60,7 +63,8 @@ class SmallBlockBatch:
     def add(
         self, ids: Sequence[BlockId], rows: Sequence[bytes], sizes: npt.NDArray[np.int64]
     ) -> Iterator[ExportPiece]:
-        """Add blocks of at most `PART_BYTES`; yield each full batch."""
+        """Add blocks of at most `PART_BYTES` each. Yield the content of each message that is
+        full."""
         data = np.cumsum(sizes)
         spread = np.cumsum(spread_bytes(sizes))
         start = 0
@@ -84,7 +88,10 @@ class SmallBlockBatch:
             start = end
 
     def taken(self) -> Iterator[ExportPiece]:
-        """Yield the current batch if it is not empty, and begin another one."""
+        """Yield the blocks that were added as one message, and begin the next message.
+
+        If no blocks were added, yield nothing.
+        """
         if self.ids:
             is_one = len(self.ids) == 1
             span = BlockSpan(self.ids[0], 0, self.sizes[0], is_damaged=False) if is_one else None

@@ -1,7 +1,8 @@
-"""Read-ahead of the messages of a stream.
+"""Receives the messages of a stream in advance, in another thread.
 
-gRPC for Python receives a message only on request. Without read-ahead, the network would be idle
-while a message is written to disk, and the disk while the next message arrives.
+gRPC for Python receives a message only when the program requests it. Without this module, the
+network would be idle while a message is written to the disk, and the disk would be idle while the
+next message arrives.
 """
 
 from collections.abc import Generator, Iterator
@@ -19,10 +20,10 @@ assert AHEAD_PARTS >= ASKED_PARTS, "else either would wait for the other"
 
 
 def read_ahead(parts: Iterator[ImportMessage], executor: Executor) -> Generator[ImportMessage]:
-    """Yield the messages, while a thread of `executor` receives the next ones.
+    """Yield the messages of a stream, while a thread of `executor` receives the next messages.
 
-    If receiving fails, the error is raised after the messages that arrived before the failure. The
-    caller must close the generator if it does not use all messages.
+    If the stream fails, yield all messages that have arrived, then raise the error. If the caller
+    does not use all messages, it must close the generator.
     """
     came: SimpleQueue[ImportMessage | None] = SimpleQueue()
     asked: SimpleQueue[int] = SimpleQueue()
@@ -45,7 +46,10 @@ def _receive(
     came: "SimpleQueue[ImportMessage | None]",
     asked: "SimpleQueue[int]",
 ) -> None:
-    """Receive as many messages as are requested; put None after the last."""
+    """Receive messages and put them into the queue `came`. Put None after the last message.
+
+    `asked` is a queue with numbers of messages that the consumer requests.
+    """
     wanted = 0
     try:
         for part in parts:

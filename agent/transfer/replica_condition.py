@@ -1,15 +1,14 @@
-"""Declaration of a source before it sends its replica: a tree that matches its rows, and its
-damage.
+"""Declaration that a source sends before its replica: a tree that matches the rows, and the damage.
 
-A replica under repair has rows that are newer than its tree. Every target would refuse the old
-tree, because these rows do not match it. The source therefore builds the tree from the
-current rows, without the chunks that findings report as damaged. The target verifies every byte
-against the rows. Contradictions with peers are included, because the copy would otherwise not know
-them until its next reconcile.
+During a repair, the rows of a replica are newer than its tree. Every target would refuse this tree,
+because the rows do not match it. Therefore, the source builds a tree from the current rows, without
+the chunks that findings report as damaged. The target verifies every byte against the rows.
+Contradictions with peers are declared, too. Otherwise, the copy would not have them until its next
+reconcile.
 
-Blocks whose rows are lost are sent with their bytes, and each is declared, because the copy may
-soon have the only bytes. If no scan has determined which blocks lost their rows, the export is
-refused.
+Blocks whose rows are lost are sent with their bytes, because the copy may soon have the only bytes.
+Each of these blocks is declared. If no scan has determined which blocks have lost their rows, the
+export is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +27,12 @@ from suture.errors import Code, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCondition:
-    """The tree, the damage and contradictions of live blocks, and the file sizes of blocks without
-    a row."""
+    """The tree and the findings that a source declares before it sends a replica.
+
+    `findings` has the damage, and `contradictions` the findings that say that other replicas
+    contradict this replica. `without_row` has the file sizes in bytes of the blocks without an
+    index row.
+    """
 
     tree: Tree
     findings: Sequence[ScanFinding]
@@ -39,10 +42,11 @@ class ReplicaCondition:
 
 
 def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
-    """Return what a source declares before it sends a replica: tree, damage, contradictions, and
-    blocks without a row. The caller shares the container's lease.
+    """Return the declaration for a replica: its tree, its damage, and its blocks without a row.
 
-    Raise RefusedError(CHECKSUM_MISMATCH) if a scan has to find the lost rows first.
+    The caller must share the container's lease (`ContainerLeases.share`), so that no chunk is
+    written. Raise RefusedError(CHECKSUM_MISMATCH) if rows are lost and a scan must first determine
+    their blocks.
     """
     container_id = facts.container_id
     tree = store.view(container_id).tree()
@@ -69,7 +73,7 @@ def statement_of(store: ReplicaStore, facts: ReplicaFacts) -> ReplicaCondition:
 def _unnamed(
     facts: ReplicaFacts, findings: Sequence[ScanFinding], without_row: Mapping[BlockId, int]
 ) -> list[ScanFinding]:
-    """Return a finding for each block without a row that no stored finding names."""
+    """Return a new finding for each block without a row for which no finding is stored."""
     named = {item.block_id for item in findings}
     return [
         replica_damage(
@@ -85,7 +89,7 @@ def _unnamed(
 
 
 def undeclared_damage_error(what: str) -> RefusedError:
-    """Return the error for damage that the source has not declared."""
+    """Return the error for damage that the source of a copy has not declared."""
     return RefusedError(
         Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it"
     )
@@ -94,6 +98,9 @@ def undeclared_damage_error(what: str) -> RefusedError:
 def lost_rows(
     store: ReplicaStore, container_id: ContainerId, without_row: Mapping[BlockId, int]
 ) -> list[tuple[BlockId, bytes]]:
-    """Return the blocks without a row, each with an empty row. A peer's row may restore them."""
+    """Return the blocks without a row, each with an empty row.
+
+    A later repair may restore the row from a peer.
+    """
     rows = ((block_id, store.view(container_id).block_row(block_id)) for block_id in without_row)
     return [(block_id, b"") for block_id, row in rows if row is None]

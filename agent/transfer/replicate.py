@@ -1,8 +1,8 @@
-"""Execution of a replicate command: send this replica to the target, and report the outcome.
+"""Executes a replicate command: sends the local replica to the target, and returns the outcome.
 
 The sender shares the container's lease and sends one stream. If the target already has the replica,
-the command succeeds without a transfer. If the target finds undeclared damage, the sender scans the
-complete replica and sends it again with the findings.
+the command succeeds without a transfer. If the target finds damage that the sender has not
+declared, the sender scans the complete replica and sends it again with the findings.
 """
 
 from collections.abc import Callable
@@ -26,19 +26,22 @@ FINISH_S: Final = 600.0  # longest time after the last message, while the target
 Copy: TypeAlias = Callable[
     [scm_pb2.ReplicateCommand, Callable[[], bool], float], scm_pb2.ReplicateOutcome
 ]
-"""Executes a copy with another protocol; takes the command, a stop check, and a timeout in
-seconds. Raises SutureError if the copy fails."""
+"""Function that sends a replica by another protocol than Suture's.
+
+Its arguments are the command, a function that returns True if the copy must stop, and a timeout in
+seconds. It raises SutureError if the copy fails.
+"""
 
 _TREE_STATE_NUMBERS: Final = frozenset(map(container_pb2.ReplicaState.Value, TREE_STATES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicator:
-    """Services for all copies that this datanode sends.
+    """Sends copies of replicas to other datanodes.
 
-    `scan` scans a complete replica, and returns whether the result was committed. `on_damage` gets
-    the container id and a reason if that scan was not committed, or if the target still finds
-    undeclared damage after it.
+    `scan` is a function that scans a complete replica, and returns True if the result was
+    committed. `on_damage` is called with the container id and a reason if this scan was not
+    committed, or if the target still finds undeclared damage after the scan.
     """
 
     store: ReplicaStore
@@ -59,12 +62,13 @@ class Replicator:
         stop: Callable[[], bool],
         timeout_s: float = TIMEOUT_S,
     ) -> scm_pb2.ReplicateOutcome:
-        """Send the replica of `container_id`, damaged or not. Raise SutureError if this fails.
+        """Send the replica of a container to `target`, even if the replica is damaged.
 
-        If the target finds undeclared damage, scan the replica and send it once more with the
-        findings, because no better replica may exist. If the scan finds no damage but another root
-        than before, the rows have changed since they were written. The replica is then not sent, so
-        that the control plane can first compare the new root with the peers'.
+        If the target finds undeclared damage, the replica is scanned and sent a second time with
+        the findings, because no better replica may exist. There is one exception: if the scan finds
+        no damage, but the root has changed, then the rows have changed since they were written. In
+        this case, the replica is not sent, so that the control plane can first compare the new root
+        with the other replicas. Raise SutureError if the replica was not sent.
         """
         begun_s = self.monotonic_s()
         self.store.replica(container_id)  # raises before any call if there is no replica
@@ -91,8 +95,11 @@ class Replicator:
         return outcome
 
     def _read_again(self, container_id: ContainerId, error: SutureError) -> None:
-        """Scan the local replica to find the damage. Raise `error` again if the scan cannot be
-        committed, or if it finds no damage but another root."""
+        """Scan the local replica to find its damage.
+
+        Raise `error` if the scan could not be committed. Also raise it if the scan found no damage,
+        but the root of the tree is now different.
+        """
         before = self.store.replica(container_id)
         try:
             is_kept = self.scan(container_id)
@@ -142,8 +149,8 @@ class Replicator:
     def _already_there(
         self, container_id: ContainerId, target: Peer, error: SutureError
     ) -> scm_pb2.ReplicateOutcome | None:
-        """Return the outcome if the target has a closed replica with the same index; otherwise
-        None."""
+        """Return the outcome if the target already has a closed replica with the same index,
+        otherwise None."""
         if error.code is not Code.CONTAINER_EXISTS:
             return None
         report: container_pb2.ReplicaReport = target.replica(container_id)
@@ -156,7 +163,7 @@ class Replicator:
     def _why(
         self, export: ReplicaExport, watch: "StallWatch", target: Peer, error: SutureError
     ) -> SutureError:
-        """Return the cause of a failed transfer."""
+        """Return the error that describes why a transfer has failed."""
         cause = export.failure or error
         if watch.stalled:
             cause = UnavailableError(
@@ -168,7 +175,7 @@ class Replicator:
 
 
 class TransferProgress(Protocol):
-    """A running transfer."""
+    """The progress of a running transfer."""
 
     @property
     def parts_count(self) -> int:
@@ -177,14 +184,17 @@ class TransferProgress(Protocol):
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the last message was sent."""
+        """True if the last message was sent."""
         ...
 
 
 @dataclass(eq=False)
 class StallWatch:
-    """Detects a transfer that makes no progress: no message was accepted for `stall_s` seconds, or
-    the target did not finish within `finish_s` seconds after the last message."""
+    """Detects a transfer without progress.
+
+    A transfer has no progress if the target accepts no message for `stall_s` seconds, or if the
+    target does not finish within `finish_s` seconds after the last message.
+    """
 
     export: TransferProgress
     monotonic_s: Callable[[], float]
@@ -197,7 +207,8 @@ class StallWatch:
         self.stalled = False
 
     def has_stalled(self) -> bool:
-        """Return whether the target accepted no message for too long. The caller polls this."""
+        """Return whether the transfer has made no progress for too long. The caller calls this
+        repeatedly."""
         now_s = self.monotonic_s()
         if self.export.parts_count != self._seen:
             self._seen, self._since_s = self.export.parts_count, now_s

@@ -1,8 +1,7 @@
-"""Copy of a replica from a retiring volume to another volume of the same host, by export and
-import.
+"""Copies a replica from a retiring volume to another volume of the same host.
 
-The bytes are read past the page cache, verified against their rows while they are written, and made
-durable before the copy is served. The caller holds the lease until the move ends.
+The data is read past the page cache, and verified against its rows while it is written. The copy is
+synced before it is served. The caller holds the container's lease during the complete move.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,17 +22,17 @@ from suture.runtime.ports import Executor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeCopier:
-    """Services for all moves between volumes of this datanode."""
+    """Moves replicas between the volumes of this datanode."""
 
     store: ReplicaStore
     executor: Executor
     now_ms: Callable[[], int]
 
     def move(self, container_id: ContainerId, *, stop: Callable[[], bool]) -> ImportResult:
-        """Copy a replica, and serve the copy. Raise SutureError, with nothing changed, if this
-        fails.
+        """Copy a replica to another volume, and serve the copy instead of the original.
 
-        CHECKSUM_MISMATCH means that the replica has damage that no scan has found yet.
+        Raise SutureError if this fails; nothing is then changed. The code CHECKSUM_MISMATCH means
+        that the replica has damage that no scan has found yet.
         """
         export = ReplicaExport(
             store=self.store,
@@ -56,22 +55,27 @@ class VolumeCopier:
 
 @dataclass(frozen=True, slots=True)
 class _MoveTarget:
-    """Target of an import whose replica already exists on a retiring volume of the same store."""
+    """Accepts an imported replica although the same store still has the original on a retiring
+    volume."""
 
     store: ReplicaStore
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve space on another volume. The copy's tree gets the next generation."""
+        """Reserve space for the copy on another volume.
+
+        The generation, which is the version number of the tree, is increased by one.
+        """
         following = self.store.generation(announced.container_id) + 1
         return self.store.services.begin_move(replace(announced, generation=following), submit)
 
     def finish_arrival(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Serve the copy instead of the original."""
+        """Commit the copy, and serve it instead of the original."""
         return self.store.services.finish_move(arrival, received)
 
 
 class _AlreadyLeased:
-    """Stand-in for the lease table, for a caller that already holds the container's lease."""
+    """Replacement for the container leases, for a caller that already holds the container's
+    lease."""
 
     @contextmanager
     def hold(self, container_id: ContainerId, timeout_s: float = 0.0) -> Iterator[None]:

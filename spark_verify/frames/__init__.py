@@ -1,1 +1,1 @@
-"""DataFrame transformations from the tables of a snapshot to the tables of a result."""
+"""Functions on DataFrames that compute the tables of a result from the tables of a snapshot."""

@@ -1,6 +1,6 @@
-"""Counts the rows in the written tables of a run. These are the rows that other readers see.
+"""Counts rows of the tables that a run has written. Other readers of the result see the same rows.
 
-Each function runs a few queries, whose results fit into the driver at any cluster size.
+Each function executes one query. Its result fits into the memory of the driver for any cluster.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,10 @@ KIND: Final = (
     "state, health_state, is_qc_stuck, flags, checksum_class, is_known, why_not_compared, "
     "scm_health_state"
 )
-"""The columns of `health/` by which containers are grouped for counting. Only few combinations of
-their values occur."""
+"""Columns of the table `health/` by which containers are grouped and counted.
+
+Only few combinations of their values occur.
+"""
 
 RECONCILE: Final = "reconcile"
 BACKED_OFF: Final = "backed off"
@@ -27,12 +29,15 @@ LATER: Final = "later"
 OWN_HEALTH_STATE: Final = "element_at(map({}), health_state)".format(
     ", ".join(f"{int(state)}, {text(state.name)}" for state in HealthState)
 )
-"""SQL for the name of the judge's health state."""
+"""SQL for the name of the health state that this job has computed."""
 
 
 def count_kinds(health: DataFrame) -> list[Any]:
-    """Return one row per combination of values in the columns of KIND. The row has these values,
-    the number of containers, and the name of the judge's health state (`own_health_state`)."""
+    """Return one row for each combination of values in the columns of KIND.
+
+    A row has these values, the number of containers, and the name of the health state that this job
+    has computed (`own_health_state`).
+    """
     query = f"""
         SELECT {KIND}, {OWN_HEALTH_STATE} AS own_health_state, count(*) AS containers
         FROM {{health}} GROUP BY {KIND}
@@ -44,11 +49,13 @@ def count_kinds(health: DataFrame) -> list[Any]:
 def sample_ids(
     health: DataFrame, divergent: DataFrame, sample_max: int
 ) -> dict[tuple[str, ...], list[int]]:
-    """Return, for each label, the `sample_max` lowest ids of the containers with this label.
+    """Return example containers for each label: the lowest `sample_max` container ids.
 
-    Labels of known containers are ("flags", flag), ("health_states", state), ("checksum_classes",
-    class), ("why", reason) and ("scm", reported state, own state). Backed-off containers have the
-    label (BACKED_OFF,).
+    A label is a property that containers have in common, as a tuple: ("flags", flag),
+    ("health_states", state), ("checksum_classes", class), ("why", reason), or ("scm", state
+    according to the SCM, state that this job has computed). Only containers that the SCM knows have
+    these labels. The label (BACKED_OFF,) is for containers whose reconcile is delayed because
+    earlier ones had no effect.
     """
     flags = f"element_at(array({texts(FLAGS)}), i + 1)"
     is_disputed = f"checksum_class IN ({texts(DISPUTED)})"
@@ -78,17 +85,19 @@ def sample_ids(
 
 
 def _labels(condition: str, words: str) -> str:
-    """Return SQL for an array of labels: one label if the condition holds, no label otherwise."""
+    """Return SQL for an array with one label if `condition` holds, and for an empty array
+    otherwise."""
     return f"if(coalesce({condition}, false), array(concat_ws(';', {words})), array())"
 
 
 def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:
-    """Return, for each action in the plans, the number of rows and the sum of their bytes.
+    """Return the number of rows and the sum of their bytes for each action in the plans.
 
-    Some keys are not actions. BACKED_OFF counts the backed-off rows of `divergent/`, and
-    REPLICA_CLASS the rows of `replica_class/`. Each key in DISAGREEMENTS counts the rows of that
-    kind in `disagreement/`. LATER counts those rows that a difference in time may explain
-    (`is_later`); they count under no other key.
+    Some keys of the result are not actions. BACKED_OFF counts the rows of `divergent/` whose
+    reconcile is delayed, and REPLICA_CLASS the rows of `replica_class/`. Each key in DISAGREEMENTS
+    counts the rows of `disagreement/` of this kind. LATER counts the rows of `disagreement/` that
+    may only be due to a difference in time (`is_later`). These rows are not counted under another
+    key.
     """
     query = f"""
         SELECT action, count(*) AS rows, sum(bytes_estimated) AS bytes FROM (

@@ -1,4 +1,4 @@
-"""Compares the replicas that datanodes report with those that the control plane has recorded."""
+"""Compares the replicas that datanodes report with the replicas that the SCM has recorded."""
 
 from typing import Final
 
@@ -14,15 +14,18 @@ KEY: Final = ("container_id", "datanode_id")
 REPORT_TIME: Final = schema_of("datanode_id string, report_ms long")
 ROOTS: Final = ("root", "tombstones_checksum")
 GROWING: Final = ("bcsid", "block_count", "used_bytes")
-"""Columns that are not compared while clients write to a replica."""
+"""Columns that are not compared while clients write to a replica, because their values change."""
 
 WRITABLE: Final = "('OPEN', 'CLOSING', 'RECOVERING')"
 FROM_SNAPSHOT: Final = ("settled_root", "is_barred", "is_hopeful")
 
 
 def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
-    """Join the replicas of two tables. Return one row per replica, with the structs `recorded` and
-    `reported`. A struct is null if its table does not have the replica."""
+    """Join the recorded and the reported replicas. Return one row for each replica.
+
+    A row has the structs `recorded` and `reported`. A struct is null if its table lacks the
+    replica.
+    """
     own = ", ".join(name for name in TABLES["replicas"].names if name not in KEY)
     left, right = (
         table.selectExpr(*KEY, f"struct({own}) AS {name}")
@@ -32,8 +35,10 @@ def compared(recorded: DataFrame, reported: DataFrame) -> DataFrame:
 
 
 def reported(both: DataFrame) -> DataFrame:
-    """Return the reported replicas in the form of `replicas/`. Columns that reports do not have
-    come from the snapshot."""
+    """Return the reported replicas as rows of the table `replicas/`.
+
+    Columns that reports do not have are taken from the snapshot.
+    """
     own = {name: f"reported.{name}" for name in TABLES["replicas"].names}
     own |= {name: f"coalesce(recorded.{name}, reported.{name})" for name in FROM_SNAPSHOT}
     own |= {name: name for name in KEY}
@@ -41,7 +46,10 @@ def reported(both: DataFrame) -> DataFrame:
 
 
 def disagreement(both: DataFrame, reports: Reports) -> DataFrame:
-    """Return the rows of `disagreement/`. Datanodes whose reports have expired are skipped."""
+    """Return the rows of the table `disagreement/`: replicas whose report and record differ.
+
+    Datanodes whose reports are too old are omitted.
+    """
     spark, as_of_ms = both.sparkSession, reports.manifest.as_of_ms
     times = local_rows(spark, REPORT_TIME, list(reports.times.items()))
     names = COMPARED.names

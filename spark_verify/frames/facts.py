@@ -1,13 +1,15 @@
-"""Aggregates each container to one row of numbers, and finds the containers without any problem.
+"""Combines the rows of each container into one row of numbers, and finds obviously healthy
+containers.
 
     containers ─┐
     replicas   ─┼─► union ─► groupBy(container_id) ─► facts ─┬─► well: their row of health/
-    pending ops ┘                                            └─► all others: the judge decides
+    pending ops ┘                                            └─► all others: classified by health/
 
-All aggregates are numbers, so Spark aggregates by hash and before it shuffles. A container is
-plainly well if each of its numbers has the value of a container without any problem. Nearly all
-containers of a healthy cluster are plainly well, and their rows never reach Python. The rules are
-in `health/`; a test compares the rows of plainly well containers with the judge's.
+All columns of the combined row are numbers, so that Spark can aggregate before it shuffles. A
+container is obviously healthy ("plainly well") if each number has the value of a container without
+any problem. Nearly all containers of a healthy cluster are obviously healthy, and their rows never
+reach Python. The functions in `health/` classify the other containers. A test checks that these
+functions give the same result for obviously healthy containers as this module.
 """
 
 from collections.abc import Sequence
@@ -27,41 +29,45 @@ from spark_verify.sql_text import local_rows, texts
 
 MASK_BITS: Final = 63
 MASKS: Final = 3
-"""Number of hashes of a datanode id. Two datanodes of a container rarely agree in all of them."""
+"""Number of hashes of a datanode id. It is rare that two datanodes of a container have equal
+hashes."""
 
 SPREADS: Final = (1, 40_503, 2_654_435_761)
-"""Multipliers with which the hashes of a datanode id are computed."""
+"""Multipliers by which the three hashes of a datanode id are computed."""
 
 ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
-"""Columns with one value in all replicas of a plainly well container; nulls are ignored."""
+"""Columns that must be equal in all replicas of an obviously healthy container. Nulls are
+ignored."""
 
 HEALTH_NAMES: Final = tuple(state.name for state in words.HealthState)
 
 VOTERS_MIN: Final = 3
-"""Minimum number of replicas in a vote in which any single replica can be outvoted."""
+"""Minimum number of replicas with which the majority can show that any single replica is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The validated input of a run: the tables of the snapshot, its manifest and the health
+    """The validated input of a run: the tables of the snapshot, its manifest, and the health
     rules."""
 
     snapshot: Snapshot
     manifest: SnapshotManifest
     nodes: Sequence[dict[str, Any]]
-    """All rows of `nodes/`, sorted by name."""
+    """All rows of the table `nodes/`, sorted by datanode id."""
     rules: Rules
     changed_nodes: tuple[str, ...] = ()
-    """If not empty, only containers with a replica on one of these nodes are verified."""
+    """If this is not empty, only containers with a replica on one of these datanodes are
+    verified."""
 
     @property
     def silent(self) -> list[str]:
-        """Ids of the unreachable datanodes, which cannot receive scan commands."""
+        """Ids of the datanodes that cannot be reached, and therefore cannot receive commands to
+        scan."""
         return [n["datanode_id"] for n in self.nodes if n["health"] not in words.REACHABLE_HEALTHS]
 
 
 def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """Return one row per datanode: its index and the facts that the rules need."""
+    """Return one row for each datanode: its index, and the facts that the health rules need."""
     racks = {rack: i for i, rack in enumerate(sorted({n["rack"] for n in inputs.nodes}))}
     versions = {word: i for i, word in enumerate(sorted({n["version"] for n in inputs.nodes}))}
     rows = [
@@ -87,14 +93,16 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
 
 def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return the pending operations, each with the index of its datanode in `nodes`. The index is
-    null if the datanode is unknown."""
+    """Return the pending operations, each with the index of its datanode in `nodes`.
+
+    The index is null if the datanode is unknown.
+    """
     known = f.broadcast(nodes.select("datanode_id", "node_place"))
     return inputs.snapshot["pending_ops"].join(known, "datanode_id", "left")
 
 
 def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
-    """Return one row of numbers for each container that occurs in any table."""
+    """Return one row of numbers for each container that occurs in any of the input tables."""
     manifest, snapshot = inputs.manifest, inputs.snapshot
     masks = [f"mask_{i}" for i in range(MASKS)]
     containers = snapshot["containers"].selectExpr(
@@ -159,8 +167,10 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
 
 
 def is_plainly_well(rules: Rules) -> str:
-    """Return the SQL condition for plainly well containers, that is, containers for which the judge
-    would report no problem."""
+    """Return the SQL condition for obviously healthy containers.
+
+    The functions in `health/` would find no problem in these containers.
+    """
     is_single = "containers = 1 AND pending_ops = 0 AND fault IS NULL AND suppressed = 0"
     is_apart = " OR ".join(
         f"bit_count({name}) = replicas"
@@ -190,7 +200,7 @@ def is_plainly_well(rules: Rules) -> str:
 
 
 def well_health(facts: DataFrame) -> DataFrame:
-    """Return the rows of `health/` for the plainly well containers in `facts`."""
+    """Return the rows of the table `health/` for the obviously healthy containers in `facts`."""
     is_open, is_ratis = (
         f"state = {int(words.SharedState.OPEN)}",
         f"kind = {int(words.ReplicationType.RATIS)}",
@@ -221,13 +231,13 @@ def well_health(facts: DataFrame) -> DataFrame:
 
 
 def _code(name: str, known: Sequence[str]) -> str:
-    """Return SQL for the index in `known` of the word in column `name`; null if the word is
+    """Return SQL for the index in `known` of the word in column `name`. The index of null is
     null."""
     return f"CAST(array_position(array({texts(known)}), {name}) - 1 AS INT)"
 
 
 def _word(name: str, known: Sequence[str]) -> str:
-    """Return SQL for the word in `known` at the index in column `name`; null if the index is
+    """Return SQL for the word in `known` at the index in column `name`. The word at index null is
     null."""
     # Spark 4.3's generated code returns the last word for null.
     return f"if({name} IS NULL, NULL, element_at(array({texts(known)}), {name} + 1))"

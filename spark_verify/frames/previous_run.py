@@ -1,7 +1,7 @@
-"""Reads the result of the previous run: the numbers for the trend in the report, and the containers
-whose replicas differed.
+"""Reads the result of the previous run.
 
-If the old result is damaged, only its readable parts are used, and the new run does not fail.
+The new run uses the numbers for the trend in its report, and the containers whose replicas
+differed. If the old result is damaged, its readable parts are used, and the new run does not fail.
 """
 
 from typing import Final
@@ -18,13 +18,16 @@ from spark_verify.snapshot.tables import read_rows
 from spark_verify.storage import Storage
 
 TREND: Final = {"run_id", "as_of_ms", "containers", "flagged", "flags", "checksum_classes"}
-"""Fields of a run's summary that the trend in the next run's report needs."""
+"""Fields of a run's summary that are shown as the trend in the report of the next run."""
 
 ATTEMPTS_MAX: Final = 1 << 20
 
 
 def previous_run(storage: Storage, manifest: SnapshotManifest, run_id: str) -> RunSummary | None:
-    """Return the summary of the latest finished run before this snapshot's instant, or None."""
+    """Return the summary of the latest finished run whose snapshot is older than this snapshot.
+
+    Return None if there is no such run.
+    """
     found = [
         run
         for run in finished_summaries(storage)
@@ -38,8 +41,10 @@ def previous_run(storage: Storage, manifest: SnapshotManifest, run_id: str) -> R
 def divergent_before(
     spark: SparkSession, storage: Storage, previous: RunSummary, keep: Keep
 ) -> DataFrame:
-    """Return the previous run's rows of `divergent/`. Raise one of `errors.FAILURES` if these rows
-    cannot be read."""
+    """Return the rows of the table `divergent/` of the previous run.
+
+    Raise one of `errors.FAILURES` if they cannot be read.
+    """
     attempt = attempt_of(storage, previous.run_id)
     if attempt is None:
         raise FileNotFoundError("the run no longer exists")

@@ -1,10 +1,13 @@
 """Builds the tables of a result as DataFrames.
 
-facts ─┬─► well ────────────────────────────► health/
-       └─► others ─► cases ─► judge ─► judged ─┼─► replica_class/
-                                               ├─► divergent/ ─► reconcile_plan/
-replicas ─────────────────────────────┬─► scans ─► plan/
-                                      └─► volumes/  votes/
+    facts ─┬─► well ────────────────────────────► health/
+           └─► others ─► cases ─► judge ─► judged ─┼─► replica_class/
+                                                   ├─► divergent/ ─► reconcile_plan/
+    replicas ─────────────────────────────┬─► scans ─► plan/
+                                          └─► volumes/  votes/
+
+`well` are obviously healthy containers. `judge` is the function `health.judge`, which classifies
+the other containers.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,29 +29,33 @@ from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judge_cases import REFUSAL, SPARK_SCHEMA, Case, judging
 
 BEFORE: Final = ("container_id", "replicas", "attempts")
-"""Columns of the previous run's `divergent/` that this run uses."""
+"""Columns of the previous run's table `divergent/` that this run uses."""
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Function that writes rows as files of this attempt under a name, and returns the rows read from
-these files."""
+"""Function that writes rows to files of this attempt, under a name, and reads them from these
+files."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedContainers:
-    """The containers of a run in two groups: plainly well containers, and containers that the judge
-    judged."""
+    """The containers of a run in two groups: obviously healthy containers, and classified
+    containers.
+
+    The functions in `health/` have classified each container that is not obviously healthy.
+    """
 
     inputs: Inputs
     facts: DataFrame
-    """Numbers of every verified container."""
+    """A row of numbers for each verified container."""
     cases: DataFrame
-    """Judged rows of the containers that are not plainly well."""
+    """The result of the classification of each container that is not obviously healthy."""
     counts: dict[str, int]
-    """Row counts of some tables, by name."""
+    """Number of rows of some result tables, by the name of the table."""
 
 
 def judge_containers(spark: SparkSession, inputs: Inputs, keep: Keep) -> JudgedContainers:
-    """Judge all containers. Raise SnapshotRefused for invalid rows."""
+    """Determine the health of all containers. Raise SnapshotRefused if the input has invalid
+    rows."""
     nodes = node_facts(spark, inputs)
     facts = keep("facts", container_facts(inputs, nodes))
     is_verified = "is_changed = 1" if inputs.changed_nodes else "true"
@@ -64,8 +71,8 @@ def judge_containers(spark: SparkSession, inputs: Inputs, keep: Keep) -> JudgedC
 
 
 def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
-    """Return one row (a case) per container in `wanted`, with the container's rows of each table in
-    a list.
+    """Return one row for each container in `wanted`, with the container's rows of each table as
+    lists.
 
     The list `containers` is empty if only replicas or pending operations name the container.
     """
@@ -85,8 +92,10 @@ def cases(snapshot: Snapshot, wanted: DataFrame) -> DataFrame:
 
 
 def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified: str) -> int:
-    """Check the input of a run by its facts. Return the number of verified containers. Raise
-    SnapshotRefused for invalid rows."""
+    """Check the combined rows of all containers, and return the number of verified containers.
+
+    Raise SnapshotRefused if the input has invalid rows.
+    """
     row = facts.selectExpr(
         f"count_if({is_verified}) AS verified",
         *(f"coalesce(sum({name}), 0L) AS {name}" for name in checks.BY_CONTAINER),
@@ -105,8 +114,11 @@ def _check_facts(facts: DataFrame, inputs: Inputs, nodes: DataFrame, is_verified
 
 
 def _check_judged(judged: DataFrame) -> dict[str, int]:
-    """Return the number of rows that judged containers have in `replica_class` and `divergent`, by
-    table. Raise SnapshotRefused if the rows of a container contradict each other."""
+    """Return the numbers of rows that classified containers have in `replica_class/` and
+    `divergent/`.
+
+    Raise SnapshotRefused if the input rows of a container contradict each other.
+    """
     tables = ("replica_class", "divergent")
     found = judged.selectExpr(
         f"count({REFUSAL}) AS refused",
@@ -124,17 +136,18 @@ def _check_judged(judged: DataFrame) -> dict[str, int]:
 
 
 def health(judged: JudgedContainers) -> DataFrame:
-    """Return the rows of `health/`."""
+    """Return the rows of the table `health/`."""
     own = judged.cases.select(*JUDGED["health"].names)
     return well_health(judged.facts).unionByName(own)
 
 
 def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
-    """Return the rows of `divergent/`. `before` has those of the previous run.
+    """Return the rows of the table `divergent/`. `before` has the rows of the previous run, or is
+    None.
 
-    A reconcile has no effect if all replicas match their own rows and still differ. Therefore, as
-    long as the roots of a container do not change, the container is planned less and less often: at
-    its 1st, 2nd, 3rd, 5th, 9th ... run.
+    A reconcile has no effect if all replicas match their own index rows but still differ.
+    Therefore, a container whose roots do not change is planned less and less often: at its 1st,
+    2nd, 3rd, 5th, 9th ... run.
     """
     rows = judged.cases.selectExpr("container_id", "inline(divergent)")
     if before is None:
@@ -154,7 +167,7 @@ def divergent(judged: JudgedContainers, before: DataFrame | None) -> DataFrame:
 
 
 def volumes(judged: JudgedContainers) -> DataFrame:
-    """Return the rows of `volumes/`."""
+    """Return the rows of the table `volumes/`."""
     replicas, inputs = judged.inputs.snapshot["replicas"], judged.inputs
     if inputs.changed_nodes:
         verified = judged.facts.select("container_id")
@@ -164,8 +177,10 @@ def volumes(judged: JudgedContainers) -> DataFrame:
 
 
 def plan(judged: JudgedContainers, volumes: Sequence[dict[str, Any]]) -> DataFrame:
-    """Return the rows of `plan/`: the judge's rows, and scans of replicas without a root on
-    reachable datanodes. `volumes` are the rows of `volumes/`.
+    """Return the rows of the table `plan/`: the planned repairs, and scans of replicas without a
+    root.
+
+    Scans are planned only on reachable datanodes. `volumes` are the rows of the table `volumes/`.
     """
     inputs = judged.inputs
     scan_count, tree_count = (sum(v[name] for v in volumes) for name in ("scans", "in_tree"))

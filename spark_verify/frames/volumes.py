@@ -1,8 +1,8 @@
-"""Counts replicas, due scans, verification ages and votes about roots per volume.
+"""Counts replicas, due scans, ages of scans, and replicas that differ from the majority, by volume.
 
 replicas ─┬─► groupBy(datanode, volume) ─► volumes/
           └─► replicas without a root ─► rows of plan/ that order a scan
-votes of judged and of plainly well containers ─► votes/
+roots of classified and of obviously healthy containers ─► votes/
 """
 
 from typing import Final
@@ -17,25 +17,26 @@ from spark_verify.sql_text import texts
 
 DAY_MS: Final = 86_400_000
 AGES: Final = (*(f"verified_{days}d" for days in AGE_DAYS), "verified_earlier")
-"""Columns with the number of replicas in each age class."""
+"""Columns with the numbers of replicas by the age of their last full scan."""
 
 SCANS_MAX: Final = 10_000
-"""Maximum number of scans in a plan if most replicas need one. Agents also scan without a plan."""
+"""Maximum number of scans in a plan if most replicas need a scan. Agents also scan without a
+plan."""
 
 
 IS_IN_TREE: Final = f"state IN ({texts(TREE_STATES)})"
-"""SQL condition: the replica is in a state in which replicas have a tree."""
+"""SQL condition: the state of the replica is one in which replicas have a tree."""
 
 WANTS_SCAN: Final = f"({IS_IN_TREE} OR load_error IS NOT NULL) AND root IS NULL"
-"""SQL condition: the replica has no root, although its state allows one."""
+"""SQL condition: the replica has no root, and a scan could compute its root."""
 
 
 def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> DataFrame:
-    """Return one row of counts per volume. `judged` are the containers that were passed to the
-    judge.
+    """Return one row of counts for each volume.
 
-    In closed containers that were not judged, all replicas with a root agree. They count as
-    `agreeing`, because they took part in a vote and won it.
+    `judged` are the containers that the functions in `health/` classify. In all other closed
+    containers, all replicas with a root have the same root. The column `agreeing` counts these
+    replicas, because each of them could have differed from the majority but did not.
     """
     newest_ms = as_of_ms + AHEAD_MAX_MS
     # Ignore the scan times of a datanode whose clock is far ahead.
@@ -66,9 +67,15 @@ def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> Data
 
 
 def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
-    """Return, per volume and opposing software version, the number of votes about roots that
-    replicas could have lost (exposed votes), and the number of votes that they lost. `judged` are
-    the judged containers, and `volumes` are the rows of `volumes/`."""
+    """Return how often the replicas of each volume could differ from the majority, and how often
+    they did.
+
+    A replica is counted as `exposed` if most other replicas of its container have the same root, so
+    that a wrong root of this replica would be noticed. It is counted as `lost` if its root differs
+    from theirs. There is one row for each volume and each software version of the other replicas
+    (`against`). `judged` are the classified containers, and `volumes` the rows of the table
+    `volumes/`.
+    """
     return judged.sparkSession.sql(
         """
         SELECT datanode_id, volume_id, against, sum(exposed) AS exposed, sum(lost) AS lost FROM (
@@ -84,10 +91,10 @@ def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
 
 
 def scans(replicas: DataFrame, *, listed_max: int | None) -> DataFrame:
-    """Return the rows of `plan/` that order scans of the replicas that need one.
+    """Return the rows of the table `plan/` that request scans of the replicas that need one.
 
-    If `listed_max` is set, return at most that many rows, the same number for each volume if
-    possible.
+    If `listed_max` is set, return at most this number of rows, and the same number for each volume
+    if possible.
     """
     wanted = replicas.filter(WANTS_SCAN)
     if listed_max is not None:

@@ -1,1 +1,1 @@
-"""Output of a run: its summary, text report, HTML page, and SQL views of the tables."""
+"""Output of a run: summary, text report, HTML page, and SQL views of the tables."""

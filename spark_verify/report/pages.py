@@ -1,5 +1,7 @@
-"""Renders the summary of a run: as text in the format of Ozone's Replication Manager report, and as
-one HTML file with inline SVG, which needs no network and no script.
+"""Converts the summary of a run to a text and to an HTML page.
+
+The text has the format of the report of Ozone's Replication Manager. The HTML page is one file with
+inline SVG. It needs no network and no script.
 """
 
 from collections import defaultdict
@@ -14,14 +16,14 @@ from suture.errors import size_text
 
 
 def html_report(summary: dict[str, Any], run_path: str) -> str:
-    """Return the report as HTML. `run_path` is the address of the run's directory."""
+    """Return the report as an HTML page. `run_path` is the address of the run's directory."""
     lost, tables = lost_by_node(summary["lost_by_volume"]), tuple(RESULTS)
     template = _environment().get_template("report.html.j2")
     return template.render(s=summary, run_path=run_path, lost=lost, tables=tables)
 
 
 def text_report(summary: dict[str, Any]) -> str:
-    """Return the report as text, without a trailing newline."""
+    """Return the report as text, without a newline at the end."""
     text = _environment().get_template("report.txt.j2").render(s=summary)
     return text.removesuffix("\n")
 
@@ -41,7 +43,11 @@ def _environment() -> jinja2.Environment:
 
 
 def lost_by_node(lost: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lost votes of each node, in total and by volume, highest first."""
+    """Return for each datanode how often its replicas differed from the majority, in total and by
+    volume.
+
+    The datanode with the highest total comes first.
+    """
     nodes: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for entry in lost:
         nodes[entry["datanode_id"]][entry["volume_id"]] = entry["count"]
@@ -52,5 +58,5 @@ def lost_by_node(lost: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def instant_text(at_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """Return an instant in UTC, by default to the second."""
+    """Return a time as text in UTC, by default with seconds."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime(form)

@@ -1,4 +1,7 @@
-"""Generates SQL views of the rows of complete runs, for engines that read files."""
+"""Generates SQL views of the result tables, for engines that read files.
+
+The views have only rows of complete runs.
+"""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,10 +10,11 @@ from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.storage import spark_path
 
 ORDER: Final = tuple(reversed(RESULTS))
-"""Views in order of creation: `runs` first, because the others query it."""
+"""Views in the order of their creation: `runs` is first, because the other views use it."""
 
 WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"
-"""SQL condition for valid rows: of a complete run, and of the attempt that its row names."""
+"""SQL condition for the rows of complete runs, written by the attempt that the table `runs`
+names."""
 
 
 def _duckdb(out: str, name: str) -> str:
@@ -39,15 +43,17 @@ ENGINES: Final[dict[str, Callable[[str, str], str]]] = {"duckdb": _duckdb, "spar
 
 
 STRINGS: Final = "SET spark.sql.sources.partitionColumnTypeInference.enabled=false;"
-"""Setting without which Spark parses run ids like numbers or dates, and two may become equal."""
+"""Setting for Spark to read run ids as text.
+
+Without it, Spark reads run ids as numbers or dates, and two different ids may become equal.
+"""
 
 
 def views(out: str, engine: str) -> list[str]:
-    """Return SQL statements: a setting if the engine is Spark, and one view per table with the rows
-    of complete runs.
+    """Return SQL statements that create one view for each table, with the rows of complete runs.
 
-    `out` is the directory of results. DuckDB and Spark access an object store with their own
-    settings.
+    If the engine is Spark, the first statement is a setting. `out` is the directory of results.
+    DuckDB and Spark access an object store with their own settings.
     """
     own = [f"{ENGINES[engine](out, name)}{_within(name)};" for name in ORDER]
     return [STRINGS, *own] if engine == "spark" else own

@@ -1,4 +1,4 @@
-"""Computes the summary of a run, from which its reports are rendered."""
+"""Computes the summary of a run. The reports are created from the summary."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from spark_verify.result_tables import AGE_DAYS
 from suture.runtime.exit_codes import ExitCode
 
 Ids = Mapping[tuple[str, ...], list[int]]
-"""Container ids by label (`frames.counting.sample_ids`)."""
+"""Example container ids for each label (see `frames.counting.sample_ids`)."""
 
 
 def count_health(kinds: Iterable[Any]) -> dict[str, Any]:
-    """Return the numbers of containers in total and by state, health state, flag and checksum
+    """Return the number of containers, in total and by state, health state, flag, and checksum
     class."""
     states = dict.fromkeys(words.CONTAINER_STATES, 0)
     classes = dict.fromkeys(words.CLASSES, 0)
@@ -41,7 +41,8 @@ def count_health(kinds: Iterable[Any]) -> dict[str, Any]:
 
 
 def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
-    """Return the first ids for each flag, health state and mismatch class that occurs."""
+    """Return example container ids for each flag, health state and class of mismatch that
+    occurs."""
     uncounted = (words.HealthState.HEALTHY, words.HealthState.QUASI_CLOSED_STUCK)
     asked = {
         "flags": words.FLAGS,
@@ -55,8 +56,8 @@ def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
 
 
 def incomparable(kinds: Sequence[Any], ids: Ids) -> dict[str, dict[str, Any]]:
-    """Return the number and the first ids of the containers for each reason why they cannot be
-    compared.
+    """Return the containers whose replicas cannot be compared: their number and example ids, by
+    reason.
     """
     counts: Counter[str | None] = Counter()
     for kind in kinds:
@@ -72,7 +73,10 @@ def incomparable(kinds: Sequence[Any], ids: Ids) -> dict[str, dict[str, Any]]:
 def count_plan(
     counted: Mapping[str, tuple[int, int]], scan: tuple[int, int]
 ) -> dict[str, dict[str, int]]:
-    """Return rows and bytes per action, without backed-off reconciles."""
+    """Return the number of rows and bytes for each action in the plans.
+
+    Reconciles that are delayed because earlier ones had no effect are not counted.
+    """
     whole = {**counted, "scan": scan}
     return {
         action: dict(zip(("rows", "bytes"), whole.get(action, (0, 0)), strict=True))
@@ -81,7 +85,8 @@ def count_plan(
 
 
 def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
-    """Return the histogram of verification ages over all replicas that have a tree."""
+    """Return the number of replicas by the age of their last full scan, for all replicas with a
+    tree."""
     labels = [f"<= {days} d" for days in AGE_DAYS] + [f"> {AGE_DAYS[-1]} d"]
     counts = {
         label: sum(v[name] for v in volumes) for label, name in zip(labels, AGES, strict=True)
@@ -90,8 +95,10 @@ def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the number of lost votes of each node and volume that lost any. `votes` are rows of
-    `votes/`."""
+    """Return how often the replicas of each volume differed from the majority of their containers.
+
+    Volumes without such replicas are omitted. `votes` are rows of the table `votes/`.
+    """
     lost: Counter[tuple[str, str]] = Counter()
     for row in votes:
         lost[row["datanode_id"], row["volume_id"]] += row["lost"]
@@ -103,8 +110,10 @@ def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def agreement(kinds: Sequence[Any], ids: Ids) -> dict[str, Any]:
-    """Return the number of compared containers, and how many of them have another health state in
-    the control plane than in the judge's result."""
+    """Compare the health states of the SCM with the health states that this job has computed.
+
+    Return the number of compared containers, and the number and example ids of those that differ.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     for kind in kinds:
         if kind.scm_health_state not in (None, kind.own_health_state):
@@ -121,8 +130,10 @@ def agreement(kinds: Sequence[Any], ids: Ids) -> dict[str, Any]:
 
 
 def exit_code(summary: Mapping[str, Any]) -> ExitCode:
-    """Return the exit code for a summary. Planned scans do not count as work to do, because agents
-    also scan without a plan."""
+    """Return the exit code for a summary.
+
+    Planned scans do not count as work to do, because agents also scan without a plan.
+    """
     if summary["flags"]["DATA_AT_RISK"]:
         return ExitCode.DATA_AT_RISK
     planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")

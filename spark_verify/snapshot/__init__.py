@@ -1,1 +1,2 @@
-"""A snapshot of the cluster: its manifest, its files, and checks of its rows."""
+"""Reading of the job's input: the manifest, the tables and the reports, and checks of their
+rows."""

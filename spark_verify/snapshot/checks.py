@@ -1,8 +1,7 @@
-"""Rejects a snapshot that is too old, has too few reporting nodes, or has invalid rows.
+"""Rejects a snapshot that is too old, has too few reporting datanodes, or has invalid rows.
 
-A rule about one row is an SQL condition on the columns of its table. The judge (`health.batch`) has
-the rules that compare the rows of a container, such as a duplicate replica or an index outside the
-code.
+A rule about single rows is an SQL condition on the columns of the table. Rules about several rows
+of a container, such as duplicate replicas, are checked in `health.batch`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,17 +21,17 @@ from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import text, texts
 
 EXAMPLES_MAX: Final = 5
-"""Maximum number of rows that an error lists."""
+"""Maximum number of rows that are listed in an error message."""
 
 BY_CONTAINER: Final = ("containers", "replicas", "pending_ops")
-"""Tables whose rows belong to a container."""
+"""Tables whose rows belong to one container each."""
 
 _INSTANTS: Final = {
     "containers": "state_since_ms",
     "replicas": "reported_at_ms",
     "nodes": "last_heartbeat_at_ms",
 }
-"""Columns with times of the control plane's own clock, by table."""
+"""Columns with times that were measured by the clock of the SCM, by table."""
 
 _SIGNED: Final = ("root", "settled_root", "tombstones_checksum")
 _KEYS: Final = {"containers": ("container_id",), "nodes": ("datanode_id",)}
@@ -40,9 +39,11 @@ _SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replicat
 
 
 def row_checks(manifest: SnapshotManifest) -> list[tuple[str, str, str]]:
-    """Return the rules about single rows of all tables, in the order in which violations are
-    reported. A rule has the table, a text for the fault, and the SQL condition for an invalid
-    row."""
+    """Return all rules about single rows, in the order in which violations are reported.
+
+    A rule has three parts: the table, a text about the fault, and the SQL condition for an invalid
+    row.
+    """
     return [(name, *rule) for name in TABLES for rule in _rules(name, manifest)]
 
 
@@ -88,15 +89,18 @@ def _is_utf8(name: str) -> str:
 
 
 def first_fault(name: str, manifest: SnapshotManifest) -> str:
-    """Return SQL for the index in `row_checks` of the first rule that a row of the table violates;
-    null if the row is valid."""
+    """Return SQL for the index in `row_checks` of the first rule that a row violates.
+
+    The index is null if the row is valid.
+    """
     rules = enumerate(row_checks(manifest))
     cases = [f"WHEN {is_broken} THEN {i}" for i, (table, _, is_broken) in rules if table == name]
     return f"CASE {' '.join(cases)} END"
 
 
 def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: SnapshotManifest) -> None:
-    """Raise SnapshotRefused with the first rows that violate the rule with the index `fault`."""
+    """Raise SnapshotRefused because rows violate the rule with the index `fault`. The error lists
+    some rows."""
     table, what, is_broken = row_checks(manifest)[fault]
     broken = tables[table].filter(is_broken)
     keys = _KEYS.get(table, ("container_id", "datanode_id"))
@@ -107,8 +111,8 @@ def refuse_fault(fault: int, tables: Mapping[str, DataFrame], manifest: Snapshot
 
 
 def first_rows(rows: DataFrame, *keys: str) -> list[Any]:
-    """Return the first rows in the order of `keys`, at most EXAMPLES_MAX, to list them in an
-    error."""
+    """Return the first EXAMPLES_MAX rows in the order of `keys`, to list them in an error
+    message."""
     found: list[Any] = rows.orderBy(*keys).limit(EXAMPLES_MAX).collect()
     return found
 
@@ -119,8 +123,11 @@ def _example(keys: Sequence[str], row: dict[str, Any]) -> str:
 
 
 def check_age(manifest: SnapshotManifest, max_age_s: int, now_ms: int) -> None:
-    """Raise SnapshotRefused if the snapshot is older than `max_age_s` at `now_ms` (0 = unlimited),
-    or is from the future. The plan of a snapshot from the future would be valid for too long."""
+    """Raise SnapshotRefused if the snapshot is older than `max_age_s` seconds; 0 means unlimited.
+
+    Also raise it if the time of the snapshot is in the future, because its plan would then be valid
+    for too long.
+    """
     if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
         raise SnapshotRefused(
             f"snapshot {manifest.snapshot_id} was made {(manifest.as_of_ms - now_ms) // 1000} s in "
@@ -136,11 +143,12 @@ def check_age(manifest: SnapshotManifest, max_age_s: int, now_ms: int) -> None:
 
 
 def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
-    """Raise SnapshotRefused if fewer than `min_percent` of the expected nodes have reported.
+    """Raise SnapshotRefused if fewer than `min_percent` percent of the expected datanodes have
+    reported.
 
-    A node counts only if it answers and has reported all its replicas since the control plane
-    started, because a heartbeat says nothing about replicas. Nodes in maintenance and
-    decommissioned nodes are not expected. `nodes` are rows of `nodes/`.
+    A datanode counts only if it is reachable and has reported all its replicas since the SCM was
+    started. A heartbeat without reports is not sufficient. Decommissioned datanodes, and datanodes
+    in maintenance, are not expected. `nodes` are rows of the table `nodes/`.
     """
     expected = [n for n in nodes if n["op_state"] not in ("IN_MAINTENANCE", "DECOMMISSIONED")]
     missing = [
@@ -161,8 +169,8 @@ def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
 def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
     """Raise SnapshotRefused if a table is empty that must have rows.
 
-    A control plane that has lost its state exports such tables. Without replicas, all data would
-    seem lost; without containers, no problem would be found.
+    An SCM that has lost its state exports empty tables. Without replicas, all data would seem to be
+    lost. Without containers, no problem would be found.
     """
     rows, fault = manifest.rows, ""
     if not rows["nodes"]:
@@ -182,7 +190,8 @@ def check_there(manifest: SnapshotManifest, snapshot: Snapshot) -> None:
 
 
 def check_counts(manifest: SnapshotManifest, counts: dict[str, int]) -> None:
-    """Raise SnapshotRefused if the row count of a table differs from the manifest."""
+    """Raise SnapshotRefused if a table does not have the number of rows that the manifest
+    states."""
     for name, count in counts.items():
         if count != manifest.rows[name]:
             raise SnapshotRefused(
@@ -192,8 +201,9 @@ def check_counts(manifest: SnapshotManifest, counts: dict[str, int]) -> None:
 
 
 def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str, Any]]:
-    """Return all rows of `nodes/`, sorted by name. Raise SnapshotRefused for an invalid row or a
-    duplicate node.
+    """Return all rows of the table `nodes/`, sorted by datanode id.
+
+    Raise SnapshotRefused if a row is invalid, or if a datanode occurs twice.
     """
     rows = [
         row.asDict()
@@ -213,8 +223,10 @@ def checked_nodes(table: DataFrame, manifest: SnapshotManifest) -> list[dict[str
 
 
 def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
-    """Raise SnapshotRefused if the snapshot lacks one of `changed_nodes`. Otherwise the result
-    would be empty and report no problem."""
+    """Raise SnapshotRefused if one of the datanodes `changed_nodes` is not in the snapshot.
+
+    Without this check, the result would be empty and report no problem.
+    """
     strange = sorted(set(changed_nodes) - {node["datanode_id"] for node in nodes})
     if strange:
         raise SnapshotRefused(
@@ -233,12 +245,15 @@ CONTAINER_CHECKS: Final = {
     "containers + replicas = 0 AND pending_ops > 0": "table pending_ops/: row(s) whose container "
     "is in no other table",
 }
-"""The text of each fault of a container, by the SQL condition on the container's facts
-(`frames.facts`) that detects the fault."""
+"""Texts about faults of a container. The key is the SQL condition that detects the fault.
+
+The condition is applied to the row of numbers of each container (see `frames.facts`).
+"""
 
 
 def refuse_containers(is_broken: str, facts: DataFrame) -> None:
-    """Raise SnapshotRefused with the first containers that fulfil the condition `is_broken`."""
+    """Raise SnapshotRefused because containers fulfil the condition `is_broken`. The error lists
+    some."""
     shown = ", ".join(
         f"container_id {row['container_id']}: {row['replicas']} replicas, {row['pending_ops']} "
         "pending_ops"

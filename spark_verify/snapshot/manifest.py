@@ -22,7 +22,8 @@ SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program 
 
 @dataclass(frozen=True, slots=True)
 class KeyAtRisk:
-    """A key whose containers the control plane considered lost or at risk, and these containers."""
+    """A key with blocks in containers that the SCM considered lost or at risk, and the ids of these
+    containers."""
 
     key: str
     container_ids: list[Count]
@@ -30,8 +31,10 @@ class KeyAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class KeysAtRisk:
-    """Keys with blocks in containers that are lost or at risk: their number, and the first of them
-    by name."""
+    """All keys with blocks in containers that are lost or at risk.
+
+    `key_count` is the number of these keys. `keys` has only the first of them, by name.
+    """
 
     key_count: Count
     container_count: Count
@@ -40,7 +43,7 @@ class KeysAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotManifest:
-    """The manifest of a snapshot. `FROM_JSON` checks the types and bounds of its fields."""
+    """The manifest of a snapshot. `FROM_JSON` checks the types and the bounds of its fields."""
 
     schema_version: Version
     snapshot_id: str
@@ -49,16 +52,18 @@ class SnapshotManifest:
     cluster_id: str
     rows: dict[str, Count]
     rules: dict[str, RuleValue] = field(default_factory=dict)
-    """The control plane's values of `health.rules.Rules`, by name."""
+    """The SCM's values for `health.rules.Rules`, by name."""
     keys_at_risk: KeysAtRisk | None = None
-    """The keys at risk. None if the writer knows no keys, as in an export from Ozone."""
+    """The keys at risk. None if the writer of the snapshot knows no keys, as in an export from
+    Ozone."""
 
 
 FROM_JSON: Final = TypeAdapter(SnapshotManifest)
 
 
 def read_manifest(storage: Storage) -> SnapshotManifest:
-    """Return the manifest of a snapshot. Raise SnapshotRefused if it is invalid."""
+    """Read the manifest of a snapshot. Raise SnapshotRefused if the manifest is missing or
+    invalid."""
     path = f"{storage.address}/manifest.json"
     try:
         manifest = FROM_JSON.validate_json(storage.read_text("manifest.json"), strict=True)
@@ -80,8 +85,7 @@ def read_manifest(storage: Storage) -> SnapshotManifest:
 
 
 def _refused(path: str, fault: Any) -> SnapshotRefused:
-    """Return the error for an invalid manifest. `fault` is the first fault that was found in the
-    manifest."""
+    """Return the error for an invalid manifest. `fault` is the first fault in the manifest."""
     if fault["type"] == "json_invalid":
         reason = fault["msg"].removeprefix("Invalid JSON: ")
         return SnapshotRefused(f"{path} is not JSON: {reason}", hint=SCAN_AGAIN)

@@ -1,13 +1,14 @@
-"""Reads datanode reports as the tables of a snapshot.
+"""Reads the reports of datanodes, and converts them to the tables of a snapshot.
 
     DIR/<datanode id>/<UTC time>-<start id>.parquet   the newest of each datanode
 
     reports ─┬─ rows of datanodes ─► nodes/
              └─ rows of replicas ──► replicas/ ─► containers/, unless a snapshot has them
 
-A report expires after three of its intervals. Its datanode then counts as dead, and its replicas
-are ignored. Reports do not have replication, state and health of datanodes, and pending operations.
-These facts come from the snapshot if there is one.
+A report expires after three times the interval at which its datanode reports. The datanode then
+counts as dead, and its replicas are ignored. Reports do not contain the replication of containers,
+the state and the health of datanodes, and the pending operations. If there is a snapshot, these
+facts are taken from the snapshot.
 """
 
 import zlib
@@ -32,24 +33,27 @@ WHAT: Final = "reports"
 WRITE_AGAIN: Final = "wait for the next report of the datanode, or remove this file"
 NONE: Final = "is report.export set on the datanodes, and to this directory?"
 FROM_REPLICAS: Final = ("CLOSED", "QUASI_CLOSED", "CLOSING", "OPEN")
-"""Container states in order of precedence. A container gets the first of these states that any of
-its replicas has."""
+"""States of a container, in order of precedence.
+
+The state of a container is the first of these states that any of its replicas has.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The reports of a cluster, in the form of a snapshot."""
+    """The reports of all datanodes of a cluster, converted to the tables of a snapshot."""
 
     manifest: SnapshotManifest
     snapshot: tables.Snapshot
     times: Mapping[str, int]
-    """Report time of each datanode in ms since 1970, without expired reports."""
+    """Time of the report of each datanode in milliseconds since 1970. Expired reports are
+    omitted."""
     facts: dict[str, Any]
-    """Facts about the reports, for the record of the run's inputs."""
+    """Facts about the reports that are recorded as inputs of the run."""
     silent: Mapping[str, str]
     """Path of the newest report of each datanode whose reports have all expired."""
     recorded: tuple[tables.Snapshot, SnapshotManifest] | None
-    """The control plane's snapshot and its manifest; None if not given."""
+    """The snapshot of the SCM and its manifest. None if no snapshot is given."""
 
 
 def open_reports(
@@ -59,9 +63,10 @@ def open_reports(
     options: VerifyOptions,
     now_ms: int,
 ) -> Reports:
-    """Return the newest reports in `directory`. Raise SnapshotRefused for invalid files.
+    """Read the newest report of each datanode in `directory`. Raise SnapshotRefused if a file is
+    invalid.
 
-    `recorded` is the directory of a control plane's snapshot and its manifest.
+    `recorded` has the directory and the manifest of a snapshot of the SCM, or is None.
     """
     newest = _newest(directory, tables.read_below(spark, directory, WHAT, REPORT)[1])
     tables.check_files(spark, WHAT, {_format_value(file): file for file in newest.values()}, REPORT)
@@ -127,8 +132,10 @@ def _format_value(file: str) -> str:
 
 
 def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
-    """Return the path of the newest report of each datanode. Raise SnapshotRefused if a file name
-    is invalid or two datanodes have one id."""
+    """Return the path of the newest report of each datanode.
+
+    Raise SnapshotRefused if a file name is invalid, or if two datanodes have the same id.
+    """
     by_name: dict[str, dict[str, list[str]]] = {}
     for file in files:
         place, datanode_id, name = file.rsplit("/", 2)
@@ -157,8 +164,10 @@ def _newest(directory: str, files: Iterable[str]) -> dict[str, str]:
 def _datanodes(
     spark: SparkSession, newest: Mapping[str, str], now_ms: int
 ) -> dict[str, dict[str, Any]]:
-    """Return the facts of each datanode's report, by datanode id. Raise SnapshotRefused if a report
-    is incomplete or contradicts its file name."""
+    """Return the facts about each datanode that its report contains, by datanode id.
+
+    Raise SnapshotRefused if a report is incomplete, or if it contradicts the name of its file.
+    """
     own = ", ".join(c.name for c in OF_DATANODE)
     try:
         found = spark.sql(
@@ -193,7 +202,7 @@ def _datanodes(
 
 
 def _fault(row: Mapping[str, Any] | None, at_ms: int, now_ms: int) -> str:
-    """Return the reason why a report is rejected; "" if it is valid."""
+    """Return the reason why a report is invalid. Return "" if the report is valid."""
     if row is None or row["own"] is None or row["rows"] != row["replicas"] + 1:
         return "container_id must be null in one row, that of the datanode"
     own, count = row["own"], row["replicas"]
@@ -215,8 +224,10 @@ def _nodes(
     times: Mapping[str, int],
     snapshot_id: str,
 ) -> list[list[Any]]:
-    """Return the rows of `nodes/`: first the rows of the snapshot, then a row for each other
-    datanode with a report."""
+    """Return the rows of the table `nodes/`.
+
+    They are the rows of the snapshot, and one row for each other datanode that has a report.
+    """
     rows = {row["datanode_id"]: dict(row) for row in known}
     for name, row in datanodes.items():
         own = {column: row.get(column, 0) for column in TABLES["nodes"].names}
@@ -231,7 +242,7 @@ def _nodes(
 
 
 def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
-    """Return the rows of `replicas/`."""
+    """Return the rows of the table `replicas/`."""
     constants = {"snapshot_id": text(snapshot_id), "settled_root": "CAST(NULL AS BIGINT)"}
     constants |= {"is_barred": "false", "is_hopeful": "false"}
     columns = (f"{constants.get(name, name)} AS {name}" for name in TABLES["replicas"].names)
@@ -239,8 +250,11 @@ def _replicas(rows: DataFrame, snapshot_id: str) -> DataFrame:
 
 
 def _containers(replicas: DataFrame, options: VerifyOptions) -> DataFrame:
-    """Return the rows of `containers/`, with the facts that can be derived from replicas. `options`
-    has the replication of all containers."""
+    """Return the rows of the table `containers/`, computed from the replicas.
+
+    Facts that replicas do not contain get default values. The replication of all containers is
+    taken from `options`.
+    """
     data, parity = options.ec_data, options.ec_parity
     state = " ".join(f"WHEN bool_or(state = '{word}') THEN '{word}'" for word in FROM_REPLICAS)
     return replicas.sparkSession.sql(

@@ -1,11 +1,11 @@
-"""Opens the tables of a snapshot as typed DataFrames.
+"""Opens the tables of a snapshot as DataFrames.
 
     <dir>/manifest.json
     <dir>/{containers,replicas,nodes,pending_ops}/*.parquet
 
-Spark reads a missing column as null, skips empty or hidden files, and silently widens some types.
-Therefore the schema of each file is checked before any row is read, and the row counts are compared
-with the manifest (`checks`).
+Spark reads a missing column as null, ignores empty and hidden files, and converts some types
+without an error. Therefore, the schema of each file is checked before any row is read, and the
+number of rows is compared with the manifest (see `checks`).
 """
 
 from collections.abc import Mapping
@@ -36,27 +36,29 @@ READER_OPTIONS: Final = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 FOOTERS_AT_ONCE: Final = 8
-"""Number of files whose schemas are read concurrently, each by a small Spark job."""
+"""Number of files whose schemas are read at the same time. Each is read by a small Spark job."""
 
 
 Snapshot = Mapping[str, DataFrame]
-"""The tables of a snapshot by name."""
+"""The tables of a snapshot, by name."""
 
 
 def open_snapshot(spark: SparkSession, directory: str) -> Snapshot:
-    """Return the tables of the snapshot in `directory`. Raise SnapshotRefused if a table is
-    missing, or one of its files is damaged or has other columns.
+    """Open all tables of the snapshot in `directory`.
+
+    Raise SnapshotRefused if a table is missing, or if a file is damaged or has other columns.
     """
     return {name: _open_table(spark, directory, name) for name in TABLES}
 
 
 def parquet_reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader that raises an error in cases in which Spark would by default skip data."""
+    """Return a reader of Parquet files that raises an error where Spark would skip data by
+    default."""
     return spark.read.options(**READER_OPTIONS)
 
 
 def read_rows(spark: SparkSession, schema: pa.Schema, *addresses: str) -> DataFrame:
-    """Return the rows of Parquet files or directories, with the columns of a schema."""
+    """Read the columns of `schema` from Parquet files or directories."""
     return (
         parquet_reader(spark).schema(from_arrow_schema(schema)).parquet(*map(spark_path, addresses))
     )
@@ -76,8 +78,11 @@ def _open_table(spark: SparkSession, directory: str, name: str) -> DataFrame:
 def read_below(
     spark: SparkSession, directory: str, table: str, schema: pa.Schema
 ) -> tuple[DataFrame | None, list[str]]:
-    """Return the rows of all Parquet files in and below a directory, and the paths of these files.
-    Return None and no paths if the directory does not exist."""
+    """Return the rows of all Parquet files in a directory and its subdirectories, and the paths of
+    the files.
+
+    If the directory does not exist, return None and an empty list.
+    """
     try:
         rows = read_rows(spark, schema, directory)
         return rows, sorted(unquote(file) for file in rows.inputFiles())
@@ -90,8 +95,9 @@ def read_below(
 def check_files(
     spark: SparkSession, table: str, files: Mapping[str, str], schema: pa.Schema
 ) -> None:
-    """Raise SnapshotRefused if a file is damaged, lacks a column or has a column of another type.
-    `files` maps names for error messages to paths.
+    """Raise SnapshotRefused if a file is damaged, or if a column is missing or has another type.
+
+    `files` has the path of each file, by a name for error messages.
     """
 
     def types(name: str) -> dict[str, str]:
@@ -113,7 +119,7 @@ def check_files(
 
 
 def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:
-    """Return the error for a table with a damaged file."""
+    """Return the error for a table with a file that cannot be read."""
     reason = " ".join(describe_error(error).split())
     named = f"{name}: " if name else ""
     return SnapshotRefused(f"{table} cannot be read: {named}{reason}", hint=SCAN_AGAIN)

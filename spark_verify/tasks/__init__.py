@@ -1,1 +1,1 @@
-"""Arrow functions for the judge, which Spark runs on each partition of a snapshot."""
+"""Functions on Arrow data that classify containers. Spark calls them for each partition."""

@@ -1,4 +1,4 @@
-"""Converts Arrow tables of a snapshot to batches of the judge."""
+"""Converts Arrow tables of a snapshot to the input of `health/`."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from health.segmented_rows import Bools, Ints
 
 
 def nodes_of(table: pa.Table) -> Nodes:
-    """Convert the rows of `nodes/` to the judge's nodes, sorted by name."""
+    """Convert the rows of the table `nodes/` to `Nodes`, sorted by datanode id."""
     table = table.sort_by("datanode_id")
     racks = table["rack"].combine_chunks().dictionary_encode()
     services = [int(words.SERVICE_OF[word]) for word in table["op_state"].to_pylist()]
@@ -31,24 +31,26 @@ def nodes_of(table: pa.Table) -> Nodes:
 
 @dataclass(frozen=True, slots=True)
 class BatchSlice:
-    """A batch for the judge, and the Arrow rows of its containers and replicas."""
+    """A batch of containers for `health/`, and the Arrow rows from which it was created."""
 
     batch: ContainerBatch
     containers: pa.Table
-    """One row per container of the batch. All columns are null if no row describes it."""
+    """A row for each container of the batch. A container without a row in the input has only
+    nulls."""
     table: pa.Table
     order: Ints
     """For each replica of the batch, the index of its row in `table`."""
 
     def rows(self, which: Ints | list[int], *columns: str) -> pa.Table:
-        """Return columns of the replicas with the indexes `which` in the batch, in this order."""
+        """Return some columns of the replicas with the indexes `which` in the batch, in this
+        order."""
         return self.table.select(columns).take(pa.array(self.order[which]))
 
 
 def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> BatchSlice:
-    """Return the batch of the given containers for the judge. The rows may be in any order.
+    """Create a batch of containers for `health/`. The input rows may be in any order.
 
-    If only replicas or ops name a container, it is marked as unknown.
+    A container is marked as unknown if only replicas or pending operations name it.
     """
     tables = (containers, replicas, ops)
     ids = np.unique(np.concatenate([_longs(table["container_id"]) for table in tables]))
@@ -69,10 +71,10 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
 
 
 def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str, ...]]:
-    """Return the index of each replica's origin, and all origins sorted by name.
+    """Return the index of each replica's origin datanode, and the names of all origins, sorted.
 
-    An empty origin means the replica's own datanode. The order of the rows does not affect the
-    indexes. `node` has the index of each replica's datanode in the sorted nodes.
+    If a replica has no origin, its own datanode is used. `node` has the index of the datanode of
+    each replica. The result does not depend on the order of the rows.
     """
     values, codes = coded(table["origin_datanode_id"])
     told = values.to_pylist()
@@ -91,8 +93,10 @@ def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str
 
 
 def _containers(ids: Ints, table: pa.Table) -> Containers:
-    """Return the containers `ids` for the judge. If no row describes a container, its row in
-    `table` is all null."""
+    """Convert the rows of the containers `ids` to `Containers`.
+
+    If the input has no row of a container, its row in `table` has only nulls.
+    """
     kind = _codes(table["replication_type"], words.REPLICATION_TYPES)
     data, parity, factor = (
         _longs(table[name], 0) for name in ("ec_data", "ec_parity", "replication_factor")
@@ -158,7 +162,7 @@ def _ops(ids: Ints, table: pa.Table, names: pa.Array) -> Ops:
 
 
 def _codes(column: pa.ChunkedArray, known: Sequence[str]) -> Ints:
-    """Return the index in `known` of each word of a column."""
+    """Return the index in `known` of each word in a column."""
     return _places(column, pa.array(known, pa.string()))
 
 
@@ -169,8 +173,10 @@ def _places(column: pa.ChunkedArray, values: pa.Array) -> Ints:
 
 
 def coded(column: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
-    """Return the distinct words of a column, and the index of each row's word among them. The index
-    is UNKNOWN for null."""
+    """Return the distinct words of a column, and for each row the index of its word.
+
+    The index is UNKNOWN if the row is null.
+    """
     whole = column.unify_dictionaries().combine_chunks()
     if not pa.types.is_dictionary(whole.type):
         whole = whole.dictionary_encode()

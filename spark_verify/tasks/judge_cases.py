@@ -1,10 +1,11 @@
-"""Runs the judge as an Arrow function, with one row per container as input and as output.
+"""Function on Arrow data that classifies containers. Each container has one input and one result
+row.
 
-    cases -> columns of the judge -> health.judge -> health, with nested rows of other tables
+    cases -> columns for health.judge -> health.judge -> health, with nested rows of other tables
 
-Spark passes all rows of a container together (`frames.result_frames.cases`), so that no state is
-kept between batches. If the rows of a container are inconsistent, only the faults are returned,
-because the snapshot is then rejected.
+Spark passes all rows of a container together (see `frames.result_frames.cases`). Therefore, no
+state is kept between batches. If the rows of a container contradict each other, only the faults are
+returned, because the snapshot is then rejected.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,11 +34,12 @@ LISTED: Final[dict[str, pa.Schema]] = {
     **{name: JUDGED[name] for name in ("replica_class", "divergent", "plan")},
     "votes": VOTE,
 }
-"""Tables whose rows are nested in the row of a judged container, in columns of these names."""
+"""Tables whose rows are nested in the result row of a container, in columns with these names."""
 
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
-"""Maximum number of deletes of one container in one plan. The judge is called once for each."""
+"""Maximum number of deletes of one container in one plan. The container is classified once for
+each."""
 
 OPS: Final = CASE["pending_ops"]
 
@@ -53,23 +55,23 @@ JUDGED_CASE: Final = pa.schema(
         pa.field(REFUSAL, pa.string()),
     ]
 )
-"""Columns of the row of a judged container."""
+"""Columns of the result row of a container."""
 
 SPARK_SCHEMA: Final = from_arrow_schema(JUDGED_CASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Facts that the judge needs in addition to the rows of the containers."""
+    """Facts that are needed to classify containers, in addition to the rows of the containers."""
 
     nodes: Nodes
     rules: Rules
     versions: tuple[str, ...]
-    """The software version of each node."""
+    """Software version of each datanode."""
 
 
 def judging(case: Case) -> Callable[[Batches], Batches]:
-    """Return the function that Spark calls with the cases of a partition."""
+    """Return the function that Spark calls for each partition of the containers."""
 
     def run(batches: Batches) -> Batches:
         for batch in batches:
@@ -80,7 +82,7 @@ def judging(case: Case) -> Callable[[Batches], Batches]:
 
 
 def judged_rows(cases: pa.RecordBatch, case: Case) -> pa.Table:
-    """Judge some cases. Return their rows with the columns of JUDGED_CASE."""
+    """Classify some containers. Return their rows with the columns of JUDGED_CASE."""
     rows = {name: unnested(cases, name) for name in CASE}
     cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], case.nodes)
     contradictions = violations(
@@ -110,15 +112,17 @@ def _completed(columns: dict[str, Any], count: int) -> pa.Table:
 
 
 def unnested(cases: pa.RecordBatch, name: str) -> pa.Table:
-    """Return the rows of table `name` that are nested in the cases."""
+    """Return the rows of the table `name` that are nested in the input rows."""
     lists = cases.column(name)
     ids = cases.column("container_id").take(pc.list_parent_indices(lists))
     return pa.Table.from_struct_array(pc.list_flatten(lists)).add_column(0, "container_id", ids)
 
 
 def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
-    """Return, for each id, the list of its rows in `table`, in the order of the table. `ids` must
-    be ascending."""
+    """Return for each id the list of its rows in `table`, in the order of the table.
+
+    `ids` must be in ascending order.
+    """
     own = table["container_id"].to_numpy()
     order = np.argsort(own, kind="stable")
     starts = np.searchsorted(own[order], np.append(ids, np.iinfo(np.int64).max))
@@ -133,12 +137,12 @@ def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
 def further_deletes(
     rows: dict[str, pa.Table], plan: pa.Table, nodes: Nodes, rules: Rules
 ) -> pa.Table:
-    """Return the rows of `plan/` for the deletes that follow those in `plan`, until no container
-    has surplus replicas. `rows` has the rows of the judged containers, by table.
+    """Return more rows of the table `plan/` with deletes, until no container has surplus replicas.
 
-    The judge returns one replica per container to delete. To find the next one, it is called again
-    with the first delete as a pending operation. Therefore one plan has the deletes that several
-    runs would plan. The control plane checks each row again after it has ordered the earlier rows.
+    `health.judge` returns only one replica to delete for each container. To find the next replica,
+    it is called again with the first delete as a pending operation. Thereby, one plan has the
+    deletes that several runs would plan one after the other. The SCM checks each row again after it
+    has ordered the earlier deletes. `rows` has the input rows of the containers, by table.
     """
     found = [plan.schema.empty_table()]
     going = _deletes(plan)
@@ -158,13 +162,16 @@ def further_deletes(
 
 
 def _deletes(plan: pa.Table) -> pa.Table:
-    """Return the rows of `plan` that delete surplus replicas. The deletes of an empty container's
-    replicas are not included, because all of these replicas are deleted at once."""
+    """Return the rows of `plan` that delete surplus replicas.
+
+    Deletes of the replicas of empty containers are omitted, because the plan already deletes all of
+    them.
+    """
     return plan.filter(pc.and_(pc.equal(plan["action"], "delete"), plan["is_forced"]))
 
 
 def _ops(deletes: pa.Table) -> pa.Table:
-    """Return rows of `pending_ops/` that represent the given rows of `plan/` with deletes."""
+    """Convert deletes in the table `plan/` to rows of the table `pending_ops/`."""
     parents = pc.list_parent_indices(deletes["targets"].combine_chunks())
     count = len(parents)
     columns = {

@@ -1,11 +1,13 @@
-"""Converts a judgement to Arrow rows of each result table.
+"""Converts the classification of containers to Arrow rows of each result table.
 
-A replica is *exposed* if it could have lost the vote about its root: its container has a majority,
-and enough other replicas voted. Erasure-coded shards, single replicas, and replicas that do not
-answer are not exposed. If they were counted, a volume with many of them would seem healthy.
+A replica is called *exposed* if a wrong root of this replica would be noticed: most replicas of its
+container have the same root, and enough other replicas have a root. Erasure-coded shards, single
+replicas and unreachable replicas are not exposed. If they were counted, a volume with many of them
+would seem to be healthy.
 
-If all other voters run one software version and the replica's datanode runs another, the replica
-voted `against` that version. Either version may be the cause of a loss (`health.blame`).
+If all other replicas have the same software version, and this replica has another version, then the
+version of the others is stored in the column `against`. If the roots differ, either of the two
+versions may be the cause (see `health.blame`).
 """
 
 from collections.abc import Sequence
@@ -26,12 +28,16 @@ from spark_verify.result_tables import JUDGED, PLAN_REPLICA
 from spark_verify.tasks.judge_batches import BatchSlice
 
 VOTE: Final = schema_of("datanode_id string, volume_id string, against string, is_lost boolean")
-"""The columns of a vote that a replica could have lost. `against` is the version of all other
-voters if they run one version and the replica's datanode runs another, and "" otherwise."""
+"""Columns of the row about an exposed replica, which is a replica that can be compared with a
+majority.
+
+`against` is the software version of all other replicas, if they have the same version and this
+replica has another. Otherwise, it is "".
+"""
 
 
 def judged_tables(judgement: HealthJudgement, cut: BatchSlice) -> dict[str, pa.Table]:
-    """Return the rows that a judged batch adds to each table in `result_tables.JUDGED`."""
+    """Return the rows of a classified batch in each table of `result_tables.JUDGED`."""
     columns = {
         "health": _health(judgement, cut),
         "replica_class": _replica_class(judgement, cut, _matters(judgement)),
@@ -72,8 +78,11 @@ def _redundancy(redundancy: Ints) -> pa.Array:
 
 
 def _matters(judgement: HealthJudgement) -> Bools:
-    """Return a mask of the containers with a problem: containers with a flag, in another state than
-    HEALTHY, unknown to the control plane, or with differing or outvoted replicas."""
+    """Return a mask of the containers that have a problem.
+
+    A container has a problem if it has a flag, if its health state is not HEALTHY, if the SCM does
+    not know it, or if the roots of its replicas differ.
+    """
     compared, batch = judgement.compared, judgement.view.batch
     found: Bools = np.isin(
         compared.checksum_class, [words.CLASSES.index(c) for c in words.DIFFERING]
@@ -160,7 +169,7 @@ def _plan(judgement: HealthJudgement) -> dict[str, pa.Array]:
 
 
 def source_doubts(judgement: HealthJudgement) -> list[list[str]]:
-    """Return, for each plan row, texts on the known problems of the row's source replicas."""
+    """Return, for each row of the plan, texts about the known problems of its source replicas."""
     actions, batch = judgement.actions, judgement.view.batch
     told: list[list[str]] = [[] for _ in range(len(actions.container))]
     place = np.repeat(np.arange(len(told)), actions.sources.sizes())
@@ -176,13 +185,17 @@ def _lists(lists: RaggedArray, values: pa.Array) -> pa.ListArray:
 
 
 def _words(codes: Ints, known: Sequence[str]) -> pa.Array:
-    """Return the words at these indexes of `known`; null for UNKNOWN."""
+    """Return the words in `known` at the indexes `codes`. The index UNKNOWN gives null."""
     return pa.array(known, pa.string()).take(pa.array(codes, mask=codes < 0))
 
 
 def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) -> pa.Table:
-    """Return one row per exposed replica: its volume, the version that it voted against, and
-    whether it lost the vote. `versions` has the version of each of the judge's nodes, in order."""
+    """Return one row for each exposed replica, with the columns of VOTE.
+
+    A replica is exposed if it can be compared with a majority of replicas. `is_lost` is True if its
+    root differs from the root of the majority. `versions` has the software version of each
+    datanode.
+    """
     compared, batch = judgement.compared, judgement.view.batch
     rows = np.flatnonzero(compared.is_exposed)
     node = batch.replicas.node[rows]
@@ -201,9 +214,12 @@ def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) 
 
 
 def _against(contest: Ints, version: Ints) -> Ints:
-    """Return, for each voter, the software version that it voted against: that of all other voters
-    in its contest, if these have one common version and the voter has another. Return -1 for other
-    voters."""
+    """Return, for each replica, the software version of the other replicas if it differs from its
+    own.
+
+    `contest` has the number of the comparison in which each replica takes part, and `version` its
+    software version. The result is -1 if the others have several versions, or the same version.
+    """
     same = Groups.of(contest, version)
     size = same.tally()
     own = contest[same.first]

@@ -1,1 +1,1 @@
-"""Commands that change the cluster; each shows its effect before it acts."""
+"""Commands that change the cluster. Each command shows its effect before it changes anything."""

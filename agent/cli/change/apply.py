@@ -1,5 +1,8 @@
-"""Command `scm apply-plan`: show the effect of a suture-verify plan, ask for confirmation, and
-submit the plan to the SCM."""
+"""Command `scm apply-plan`: shows the effect of a plan, asks for confirmation, and submits the
+plan.
+
+`suture-verify` writes the plan, and the SCM checks and executes it.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -84,7 +87,7 @@ def apply_plan(
 
 
 class PlanSubmission:
-    """Submission of a plan to the control plane."""
+    """Submits the rows of one plan to the control plane."""
 
     def __init__(self, client: ClusterClient, snapshot_id: str, run_id: str) -> None:
         self._client = client
@@ -94,12 +97,13 @@ class PlanSubmission:
     def decide(
         self, rows: Rows, scans: PlannedScans, worlds: Sequence[int], *, dry_run: bool
     ) -> scm_pb2.ContainerDecisions:
-        """Submit the rows to the SCM, and request the scans from the datanodes; return the
-        decisions on both.
+        """Send the rows to the SCM, and request the scans from the datanodes. Return the decisions
+        on both.
 
-        `worlds` has the fingerprint of each row's container from the preview. If a container has
-        changed since the preview, the SCM rejects all rows of the call. If the rows need several
-        calls, a dry run of all rows comes first, and nothing is done if it rejects a row.
+        `worlds` has a fingerprint for each row: the state of the row's container when the user has
+        seen the preview. If a container has changed since then, the SCM rejects all rows of the
+        call. If the rows need several calls, a dry run of all rows is made first. If it rejects a
+        row, nothing is changed.
         """
         if worlds and len(rows) > PLAN_ROWS and not dry_run:
             again = self._ordered(rows, worlds, dry_run=True)
@@ -130,8 +134,10 @@ class PlanSubmission:
 
 
 def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
-    """Change each OK decision in `again` to STALE_PLAN, because containers of other rows have
-    changed since the preview; return `again`."""
+    """Change each decision OK in `again` to STALE_PLAN, and return `again`.
+
+    This is done if another container of the plan has changed since the user has seen the preview.
+    """
     for decision in again.decisions:
         if decision.code == "OK":
             del decision.orders[:]
@@ -144,7 +150,7 @@ def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
 def still_wanted(
     rows: Rows, scans: PlannedScans, shown: Sequence[scm_pb2.ContainerDecision]
 ) -> tuple[Rows, PlannedScans, list[int]]:
-    """Return the rows and scans that the preview accepted, and the fingerprints of the rows'
+    """Return the rows and scans that the SCM accepted in the preview, and fingerprints of their
     containers."""
     wanted = [pair for pair in zip(rows, shown[: len(rows)], strict=True) if pair[1].code == "OK"]
     codes = [decision.code == "OK" for decision in shown[len(rows) :]]
@@ -152,7 +158,7 @@ def still_wanted(
 
 
 def question(rows: Rows, scan_count: int) -> str:
-    """Return the confirmation question, with the most dangerous actions first."""
+    """Return the question by which the user confirms the plan. It names the deletes first."""
     doomed = sum(len(row.targets) for row in rows if row.action == "delete")
     others = sum(row.action != "delete" for row in rows) + scan_count
     also = f" and does {pluralize(others, 'other thing')}" if others else ""
@@ -160,8 +166,10 @@ def question(rows: Rows, scan_count: int) -> str:
 
 
 def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.ContainerDecision]:
-    """Return the decisions on `rows` from `path`, the JSON output of a dry run. Raise RefusedError
-    if the file is not a dry run of the same plan."""
+    """Return the decisions on `rows` from the file `path`, which is the JSON output of a dry run.
+
+    Raise RefusedError if the file is not a dry run of the same plan.
+    """
     try:
         shown = [
             scm_pb2.ContainerDecision(
@@ -180,7 +188,7 @@ def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.Co
 
 
 def not_this_plan(path: Path, reason: str) -> RefusedError:
-    """Return the error for a file that is not the dry run of this plan."""
+    """Return the error for a file that is not the output of a dry run of this plan."""
     return RefusedError(
         Code.MALFORMED_REQUEST,
         f"cannot read {path} as a dry run of this plan: {reason}",

@@ -1,4 +1,4 @@
-"""Command `scm balance`: move replicas from full datanodes to empty ones."""
+"""Command `scm balance`: moves replicas from full datanodes to empty datanodes."""
 
 from functools import partial
 from typing import Annotated, Final
@@ -58,8 +58,10 @@ def balance(
 
 
 def threshold_permille(text: str) -> int:
-    """Return a percentage such as `10%` or `2.5` in thousandths. Raise RefusedError if it is not
-    between 0.1 and 100."""
+    """Return a percentage, such as `10%` or `2.5`, in thousandths.
+
+    Raise RefusedError if it is less than 0.1 or more than 100.
+    """
     try:
         permille = round(float(text.removesuffix("%")) * PERMILLE)
     except ValueError:
@@ -75,7 +77,7 @@ def threshold_permille(text: str) -> int:
 
 
 def show_balance(permille: int, answer: scm_pb2.BalanceResponse) -> int:
-    """Print the fill level of the datanodes, and the moves of replicas."""
+    """Print the used space of each datanode in percent, and the moves of replicas."""
     used = [share.used_permille for share in answer.shares]
     spread = max(used, default=0) - min(used, default=0)
     if is_json():

@@ -29,11 +29,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Order(Generic[Answer]):
-    """A request that changes the cluster, and for which the control plane supports a dry run.
+    """A request that changes the cluster, and that can be made as a dry run.
 
-    `show` and `preview` print a response and return the exit code. If `preview` is None, `show`
-    prints the dry run, too. `worlds` returns the fingerprints of the containers in the response to
-    a dry run. The control plane rejects the request for containers that changed after the dry run.
+    `show` prints the response and returns the exit code. `preview` does the same for the response
+    to a dry run; if it is None, `show` is used. `worlds` returns the fingerprints of the containers
+    in the response to a dry run. The control plane rejects the request for containers that have
+    changed after the dry run.
     """
 
     submit: Callable[[Any], Answer]
@@ -44,11 +45,11 @@ class Order(Generic[Answer]):
     worlds: Callable[[Answer], list[int]] | None = None
 
     def confirm_and_submit(self, *, dry_run: bool, yes: bool) -> int:
-        """Show the effect, ask for confirmation, and submit the request if nothing has changed
-        since.
+        """Show the effect of the request, ask for confirmation, and submit the request.
 
-        With `dry_run`, only show the effect. With `yes`, submit the request without a preview.
-        Otherwise, raise RefusedError if stdin is not a terminal or the output is JSON.
+        If `dry_run` is True, only show the effect. If `yes` is True, submit the request without a
+        preview. Otherwise, the user must confirm. Raise RefusedError if this is not possible
+        because stdin is not a terminal or the output is JSON.
         """
         if dry_run or not yes:
             self.request.dry_run = True
@@ -67,7 +68,7 @@ class Order(Generic[Answer]):
 
 
 def is_confirmed(question: str, *, yes: bool) -> bool:
-    """Return whether a change without a preview is confirmed, by `yes` or by the user's answer."""
+    """Return True if `yes` is True, or if the user confirms `question`."""
     if yes:
         return True
     require_confirmation()
@@ -75,8 +76,10 @@ def is_confirmed(question: str, *, yes: bool) -> bool:
 
 
 def require_confirmation() -> None:
-    """Raise RefusedError if the user cannot be asked, because stdin is not a terminal or the output
-    is JSON."""
+    """Raise RefusedError if the user cannot be asked for confirmation.
+
+    This is the case if stdin is not a terminal or the output is JSON.
+    """
     if is_json() or not sys.stdin.isatty():
         raise RefusedError(
             Code.MALFORMED_REQUEST,
@@ -86,8 +89,12 @@ def require_confirmation() -> None:
 
 
 def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
-    """Return the fingerprints of the containers `ids` from `path`, the output of a dry run; an
-    empty list if `path` is None. Raise RefusedError if the file is invalid."""
+    """Return the fingerprints of the containers `ids` from the file `path`, the output of a dry
+    run.
+
+    A fingerprint changes if the state of the container changes. Return an empty list if `path` is
+    None. Raise RefusedError if the file is invalid.
+    """
     if path is None:
         return []
     try:
@@ -102,8 +109,10 @@ def read_fingerprints(path: Path | None, ids: list[int]) -> list[int]:
 
 
 def read_decisions(path: Path) -> list[dict[str, object]]:
-    """Return the decisions in the JSON document of a dry run. Raise ValueError, TypeError or
-    KeyError if the file is not such a document."""
+    """Return the decisions in the file `path`, the JSON output of a dry run.
+
+    Raise ValueError, TypeError or KeyError if the file is not such a document.
+    """
     document = json.loads(read_file_bounded(path, bytes_max=ANSWER_BYTES_MAX))
     if document["schema"] != JSON_SCHEMA:
         raise ValueError(f"schema {document['schema']!r}: expected {JSON_SCHEMA}")

@@ -1,5 +1,5 @@
-"""Commands with a preview that change containers: `rm`, `reconcile`, `scm replicate`, `delete`,
-`close` and others."""
+"""Commands that change containers: `rm`, `reconcile`, `scm replicate`, `delete`, `close` and
+others."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -191,8 +191,10 @@ def order_of(
     verb: str,
     wait_s: float = 0,
 ) -> Order[scm_pb2.ContainerDecisions]:
-    """Return the `Order` for a request about containers. After its submission, the command waits up
-    to `wait_s` seconds for the outcomes."""
+    """Return the `Order` for a request about containers.
+
+    If `wait_s` is not 0, the command waits up to this number of seconds for the outcomes.
+    """
     return Order(
         submit,
         request,
@@ -204,7 +206,10 @@ def order_of(
 
 
 def show_orders(answer: scm_pb2.ContainerDecisions) -> int:
-    """Print the commands that will be sent: bytes, minutes, and healthy copies before and after."""
+    """Print the commands that the SCM will send, and return the exit code.
+
+    The table has the bytes and minutes of each command, and the healthy copies before and after it.
+    """
     rows = [row for decision in answer.decisions for row in order_rows(decision)]
     columns = ["container#", "decision", "order", "bytes#", "minutes#", "copies", "reason"]
     print_messages("decisions", columns, rows, answer.decisions)
@@ -214,8 +219,8 @@ def show_orders(answer: scm_pb2.ContainerDecisions) -> int:
 
 
 def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
-    """Print the commits that the containers lose when they are closed; nothing if they lose
-    none."""
+    """Print the commits that are lost when the containers are closed. Print nothing if none are
+    lost."""
     rows = [
         (
             decision.container_id,
@@ -235,8 +240,10 @@ def show_given_up(answer: scm_pb2.ContainerDecisions) -> None:
 
 
 def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
-    """Return one table row per command of a decision; if it has no commands, one row with the
-    reason."""
+    """Return one table row for each command of a decision.
+
+    If the decision has no commands, return one row with the reason.
+    """
     copies = f"{decision.copies_before} -> {decision.copies_after}"
     if not decision.orders:
         return [(decision.container_id, decision.code, "-", "-", "-", copies, decision.message)]
@@ -255,7 +262,7 @@ def order_rows(decision: scm_pb2.ContainerDecision) -> list[tuple[object, ...]]:
 
 
 def order_text(order: scm_pb2.Order) -> str:
-    """Return a planned command as text."""
+    """Return a description of a planned command, for example "replicate dn1 to dn2"."""
     if order.target_datanode_id:
         return f"{order.type} {short(order.datanode_id)} to {short(order.target_datanode_id)}"
     return f"{order.type} on {short(order.datanode_id)}" if order.datanode_id else order.type
@@ -310,12 +317,14 @@ def queues(on: OnOption = None) -> int:
 
 
 def of_limit(limit: int) -> str:
-    """Return a limit as text; "" if `limit` is 0, which means unlimited."""
+    """Return a limit as text, for example " of 100". Return "" if `limit` is 0, which means
+    unlimited."""
     return f" of {limit}" if limit else ""
 
 
 def counts(queue: Iterable[scm_pb2.QueueCount]) -> str:
-    """Return the counts of a queue by command type as text; "-" if all counts are 0."""
+    """Return the number of commands of each type as text, for example "3 delete". Return "-" if all
+    are 0."""
     return ", ".join(f"{count.count} {count.type}" for count in queue if count.count) or "-"
 
 

@@ -1,4 +1,4 @@
-"""Command `scm hold`: exclude containers and replicas from the control plane's decisions."""
+"""Command `scm hold`: excludes containers and replicas from all repairs and deletes."""
 
 from typing import Annotated
 
@@ -56,7 +56,10 @@ def hold(
 
 
 def show_holds(client: ClusterClient, on: list[str] | None) -> int:
-    """Print all held containers and excluded replicas, or those on the datanodes `on`."""
+    """Print all containers and replicas that are excluded from repairs and deletes.
+
+    If `on` is set, print only those on these datanodes.
+    """
     answer = client.scm.list_holds(scm_pb2.ListHoldsRequest())
     is_selected = selected(client, on)
     shown = [one for one in answer.holds if is_selected(one.datanode_id)]

@@ -1,4 +1,4 @@
-"""Commands `scm mark-lost` and `scm remove-node`: give up lost data, after a preview."""
+"""Commands `scm mark-lost` and `scm remove-node`, which give up lost data after a preview."""
 
 from typing import Annotated, Final
 
@@ -56,8 +56,10 @@ def mark_lost(
 
 
 def show_fates(answer: scm_pb2.MarkContainersLostResponse) -> int:
-    """Print the result, or the preview, for each container and its keys; return exit code 1 if any
-    was refused."""
+    """Print the result or the preview for each container and its keys.
+
+    Return exit code 1 if a container was refused.
+    """
     rows = [(c.container_id, c.code, c.key_count, c.message) for c in answer.containers]
     columns = ["container#", "decision", "lost keys#", "reason"]
     print_messages("decisions", columns, rows, answer.containers)

@@ -1,4 +1,4 @@
-"""Commands in group `scm` for datanodes: `decommission`, `maintenance` and others."""
+"""Commands of the group `scm` that change datanodes: `decommission`, `maintenance` and others."""
 
 import time
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def maintenance(
 
 
 def return_to_service(ids: list[str], *, dry_run: bool) -> int:
-    """Request that datanodes return to service; no confirmation is needed."""
+    """Request that datanodes return to service. This needs no confirmation."""
     request = scm_pb2.SetOperationalStatesRequest(op_state="IN_SERVICE")
     return set_states(ids, request, dry_run=dry_run, yes=True)
 
@@ -110,8 +110,10 @@ def return_to_service(ids: list[str], *, dry_run: bool) -> int:
 def set_states(
     ids: list[str], request: scm_pb2.SetOperationalStatesRequest, *, dry_run: bool, yes: bool
 ) -> int:
-    """Request an operational state for datanodes. Without `yes`, show the SCM's checks and ask
-    first."""
+    """Request an operational state for datanodes.
+
+    If `yes` is False, show the checks of the SCM and ask for confirmation first.
+    """
     with connect() as client:
         request.datanode_ids[:] = datanode_ids(client, ids)
         submit = client.scm.set_operational_states
@@ -158,8 +160,10 @@ def decommission_status(on: OnOption = None) -> int:
 
 
 def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
-    """Return a text with the remaining work of all datanodes that leave service. Its numbers
-    decrease to 0."""
+    """Return a text with the remaining work of all datanodes that leave service.
+
+    The numbers in the text decrease to 0.
+    """
     ready = [short(d.datanode_id) for d in departures if d.safe_to_stop]
     lines = [f"may be switched off now: {', '.join(ready)}"] if ready else []
     left = pluralize(len(departures) - len(ready), "datanode")
@@ -170,8 +174,11 @@ def progress_text(departures: Sequence[scm_pb2.Departure]) -> str:
 
 
 def locked_text(answer: scm_pb2.ListDecommissionsResponse) -> str:
-    """Return how many containers would be unreadable if all datanodes that are leaving, or all in
-    maintenance, were off."""
+    """Return a text with the number of containers that would be unreadable without some datanodes.
+
+    The text has two numbers: one if all datanodes that are leaving were switched off, and one if
+    all datanodes in maintenance were switched off.
+    """
     return (
         f"containers nobody could read without all that leave: {answer.leaving_locked_count}, "
         f"without all that rest: {answer.resting_locked_count}"
@@ -214,7 +221,8 @@ def report() -> int:
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:
-    """Return the replication manager's report as text, with the sections of Ozone's report."""
+    """Return the report of the replication manager as text, with the same sections as Ozone's
+    report."""
     heading = "Container Summary Report"
     if answer.generated_at_ms:
         moment = datetime.fromtimestamp(answer.generated_at_ms / 1000, UTC)
@@ -241,7 +249,7 @@ def report_text(answer: scm_pb2.GetReportResponse) -> str:
 
 
 def verification_text(answer: scm_pb2.GetReportResponse) -> str:
-    """Return the result of the last verification by Spark."""
+    """Return a text with the result of the last verification run by Spark."""
     if not answer.verified_at_ms:
         return "none yet; suture-scm --verify runs one every few minutes"
     if answer.verify_error:
@@ -279,7 +287,8 @@ def refresh_volumes(
 
 
 def show_node_decisions(answer: scm_pb2.NodeDecisions) -> int:
-    """Print the SCM's decision per datanode; return exit code 1 if it refused any."""
+    """Print the SCM's decision about each datanode. Return exit code 1 if the SCM refused any
+    request."""
     rows = [(short(d.datanode_id), d.code, d.message) for d in answer.decisions]
     columns = ["datanode", "decision", "reason"]
     print_messages("decisions", columns, rows, answer.decisions)

@@ -1,5 +1,7 @@
-"""Command `scm recover`: after a restore, register the containers and keys that datanodes have and
-the backup lacks."""
+"""Command `scm recover`: registers containers and keys that are newer than a restored backup.
+
+The command reads them from the datanodes, after the SCM was restored from the backup.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,8 +41,11 @@ UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane ne
 
 @dataclass
 class RecoverySummary:
-    """Result of a recovery: the containers and keys that were found, and the SCM's decisions. Keys
-    are always counted; `codes` lists them only if `lists_keys` is True."""
+    """Result of a recovery: the containers and keys that were found, and the decisions of the SCM.
+
+    `counts` has the number of keys for each decision. `codes` lists the keys only if `lists_keys`
+    is True.
+    """
 
     lists_keys: bool = False
     adopted: set[int] = field(default_factory=set)
@@ -58,7 +63,8 @@ class RecoverySummary:
     last_local_id: int = 0
 
     def note_contents(self, found: DiscoveredContainer) -> None:
-        """Add the errors, counts and scheme that the datanodes reported for one container."""
+        """Add the errors, the counts and the erasure code that datanodes have reported for one
+        container."""
         self.silent.update(found.silent)
         self.nameless_count += len(found.nameless)
         self.torn_count += len(found.torn)
@@ -67,7 +73,7 @@ class RecoverySummary:
             self.schemes[found.container_id] = found.scheme
 
     def add(self, answer: scm_pb2.RecoverFromRestoreResponse) -> None:
-        """Add the SCM's response to one call of the recovery."""
+        """Add the response of the SCM to one call of the recovery."""
         self.adopted.update(answer.adopted_container_ids)
         self.deleted.update(answer.deleted_keys)
         for one in answer.keys:
@@ -78,11 +84,12 @@ class RecoverySummary:
                 self.aside[one.kept_as] = one.key
 
     def left(self) -> list[int]:
-        """Return the containers that the control plane did not know and has not adopted."""
+        """Return the ids of the containers that the SCM did not know before and has not registered
+        now."""
         return sorted(self.unknown - self.adopted)
 
     def document(self, *, is_finished: bool) -> dict[str, Any]:
-        """Return the result of the recovery as JSON."""
+        """Return the result of the recovery as a JSON document."""
         return {
             "finished": is_finished,
             "adopted_container_ids": sorted(self.adopted),
@@ -156,8 +163,10 @@ def recover(
 
 
 def _backlog(client: ClusterClient, *, is_awaited: bool) -> scm_pb2.GetRestoreRecoveryResponse:
-    """Return the containers to recover. If `is_awaited`, first wait for datanodes that have not
-    reported."""
+    """Return the containers to recover.
+
+    If `is_awaited` is True, first wait until all datanodes have reported to the SCM.
+    """
     found: list[scm_pb2.GetRestoreRecoveryResponse] = []
 
     def once() -> None:
@@ -204,8 +213,10 @@ def _looked_into(
 def _containers(
     seen: Iterable[DiscoveredContainer], result: RecoverySummary, parts: PartStore
 ) -> Iterator[scm_pb2.RecoverFromRestoreRequest]:
-    """Yield the requests about containers and their deleted blocks, and store the parts of keys for
-    `_keys`."""
+    """Yield the requests about containers and their deleted blocks.
+
+    The parts of keys that are found in the containers are added to `parts`, for `_keys`.
+    """
 
     def contents() -> Iterator[scm_pb2.RecoveredContainer]:
         for one in seen:
@@ -221,7 +232,7 @@ def _containers(
 
 
 def _keys(parts: PartStore, result: RecoverySummary) -> Iterator[scm_pb2.RecoverFromRestoreRequest]:
-    """Yield the requests about keys, each with the containers that its keys need."""
+    """Yield the requests about keys. Each request also names the containers that its keys need."""
 
     def found() -> Iterator[DiscoveredPut]:
         for one in parts.files():
@@ -246,7 +257,7 @@ def _keys(parts: PartStore, result: RecoverySummary) -> Iterator[scm_pb2.Recover
 
 
 def _parts(one: DiscoveredContainer) -> Iterator[scm_pb2.RecoveredContainer]:
-    """Yield a container with its deleted blocks, in parts that fit into one call."""
+    """Yield a container with its deleted blocks, divided into parts that fit into one call."""
     for start in range(0, max(1, len(one.deleted)), DELETED_PER_CALL):
         yield scm_pb2.RecoveredContainer(
             container_id=one.container_id,

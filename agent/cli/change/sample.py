@@ -1,4 +1,4 @@
-"""Command `scrub sample`: estimate the state of all chunks from a random sample of them."""
+"""Command `scrub sample`: estimates the rate of damaged chunks from a random sample of chunks."""
 
 import secrets
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ def sample(
 
 
 def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> ChunkSample:
-    """Draw a sample of chunks from volumes that no agent uses, and read them."""
+    """Draw a random sample of chunks on volumes that no agent uses, and read it."""
     size, results, unreadable = run_sample(
         volumes,
         confidence=wish.confidence,
@@ -96,13 +96,13 @@ def offline_sample(volumes: Sequence[Path], wish: SampleRequest) -> ChunkSample:
 
 
 def live_sample(datanode: str | None, wish: SampleRequest) -> ChunkSample:
-    """Draw a sample of chunks from running datanodes, which read them."""
+    """Draw a random sample of chunks of running datanodes. The datanodes read it."""
     with connect() as client:
         return sample_of(client, nodes_of(client, datanode), wish)
 
 
 def print_sample(taken: ChunkSample) -> None:
-    """Print a sample, and the conclusions that it allows."""
+    """Print the results of a sample, and the conclusion about all chunks."""
     total = taken.total
     then = "their replicas are read next (suture findings)"
     if taken.kind == "volume":
@@ -134,8 +134,11 @@ def print_sample(taken: ChunkSample) -> None:
 
 
 def left_out_lines(taken: ChunkSample) -> list[str]:
-    """Return lines about everything that was excluded from the draw: replicas, datanodes, volumes,
-    and the numbers of excluded chunks and blocks."""
+    """Return lines that name everything that could not be part of the sample.
+
+    These are replicas, datanodes or volumes that could not be read, and numbers of excluded chunks
+    and blocks.
+    """
     left_out = [
         f"not drawn from: {taken.name_of(place)}: {why}"
         for place, result in taken.results.items()
@@ -153,13 +156,13 @@ def left_out_lines(taken: ChunkSample) -> list[str]:
 
 
 def bad_text(place: str, bad: pb.Finding) -> str:
-    """Return one line about a damaged chunk."""
+    """Return a line of text about a damaged chunk."""
     where = f"{place}: container {bad.container_id} block {bad.local_id} at {bad.offset}"
     return f"{where}: {bad.verdict} {bad.fault}: {bad.evidence}"
 
 
 def none_bad_text(drawn: SampleSize, read_count: int) -> str:
-    """Return the conclusion from a sample without a damaged chunk."""
+    """Return the conclusion from a sample in which no chunk was damaged."""
     unread = pluralize(drawn.chunk_count - read_count, "chunk")
     return (
         f"none is bad: if {drawn.bad_count} or more of {drawn.chunk_count} were, one would have "

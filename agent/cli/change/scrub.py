@@ -1,4 +1,4 @@
-"""Commands `scrub status`, `pause` and `scan`: progress and control of scans."""
+"""Commands `scrub status`, `pause` and `scan`, which show and control the scans."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
@@ -116,7 +116,8 @@ app.command("sample")(sample)
 def query_scrubs(
     datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
 ) -> Answers:
-    """Query one datanode, or all concurrently. Raise SutureError if none answers."""
+    """Send a request to one datanode, or to all at the same time. Raise SutureError if none
+    answers."""
     with connect() as client:
         answers = query_all(client, nodes_of(client, datanode), question)
     if answers and all(answer.value is None for answer in answers):
@@ -126,18 +127,17 @@ def query_scrubs(
 
 
 def control_scrubs(datanode: str | None, wish: pb.ControlScrubRequest) -> Answers:
-    """Change the scans of one datanode, or of all. Raise SutureError if no datanode accepts the
-    change.
+    """Change the scans of one datanode, or of all datanodes.
 
-    If `wish` is for one volume, the datanodes without this volume reject it. The result leaves out
-    their errors.
+    If `wish` is for one volume, datanodes without this volume reject it. Their errors are not part
+    of the result. Raise SutureError if no datanode accepts the change.
     """
     answers = query_scrubs(datanode, lambda peer: peer.control_scrub(wish))
     return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 
 def print_answers(answers: Answers) -> int:
-    """Print the responses, and the datanodes that did not answer; return the exit code."""
+    """Print the responses, and the datanodes that did not answer. Return the exit code."""
     heard = [(answer.datanode, answer.value) for answer in answers if answer.value is not None]
     silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if is_json():
@@ -162,15 +162,19 @@ def print_answers(answers: Answers) -> int:
 
 
 def is_wrong(answer: pb.ScrubStatusResponse) -> bool:
-    """Return whether an operator must act, because of a late scan, an overdue canary, a failed
-    volume check, or a parity fault."""
+    """Return whether an operator must act on the status of the scans of one datanode.
+
+    The reason is a late scan, a planted test fault that a scan did not find in time, a failed check
+    of a volume, or a parity fault.
+    """
     if answer.parity.fault_count:
         return True
     return any(volume.lag_ms or volume.canary_overdue or volume.check for volume in answer.volumes)
 
 
 def parity_lines(parity: pb.ParityScrub) -> list[str]:
-    """Return lines with the results of the parity scrub; an empty list if it has not begun."""
+    """Return lines with the results of the parity scrub. Return an empty list if it has not
+    started."""
     if not parity.verified_count and not parity.container_id:
         return []
     lines = [
@@ -187,7 +191,7 @@ def parity_lines(parity: pb.ParityScrub) -> list[str]:
 
 
 def headline(answer: pb.ScrubStatusResponse) -> str:
-    """Return a sentence that summarizes the scans of one datanode."""
+    """Return one sentence about the scans of one datanode."""
     on = [volume for volume in answer.volumes if volume.state != "off"]
     if not on:
         return "no background scans"
@@ -204,7 +208,7 @@ def headline(answer: pb.ScrubStatusResponse) -> str:
 
 
 def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
-    """Return the table row of one volume."""
+    """Return the table row about the scan of one volume."""
     if volume.state == "off":
         return (short(datanode), volume.path, "off", *["-"] * 8)
     state = volume.state
@@ -234,7 +238,11 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
 
 
 def print_passes(heard: Sequence[tuple[str, pb.ScrubStatusResponse]]) -> None:
-    """Print the last full pass of each volume and of all volumes; nothing if there is none."""
+    """Print the last full pass of each volume, and the pass over all volumes. Print nothing if none
+    exists.
+
+    A full pass is the period in which each replica of a volume was last read.
+    """
     passes = [
         (datanode, volume)
         for datanode, answer in heard
@@ -251,7 +259,7 @@ def print_passes(heard: Sequence[tuple[str, pb.ScrubStatusResponse]]) -> None:
 
 
 def pass_row(one: pb.ScrubPass) -> tuple[object, ...]:
-    """Return the table cells of a full pass: the period in which each replica of a volume was last
+    """Return the table cells of a full pass, the period in which each replica of a volume was last
     read."""
     took = format_duration((one.ended_at_ms - one.began_at_ms) / 1000)
     ended = moment(one.ended_at_ms)
@@ -259,8 +267,10 @@ def pass_row(one: pb.ScrubPass) -> tuple[object, ...]:
 
 
 def total_pass(volumes: Iterable[pb.VolumeScrub]) -> pb.ScrubPass | None:
-    """Return the pass over all volumes, from the earliest start to the latest end; None if no
-    volume has a pass."""
+    """Return the pass over all volumes, from the earliest start to the latest end of their passes.
+
+    Return None if no volume has a pass.
+    """
     known = [volume.last_pass for volume in volumes if volume.HasField("last_pass")]
     if not known:
         return None
@@ -274,8 +284,10 @@ def total_pass(volumes: Iterable[pb.VolumeScrub]) -> pb.ScrubPass | None:
 
 
 def done_share(volume: pb.VolumeScrub) -> str:
-    """Return the percentage of a volume's bytes that are not due for a scan; "-" if the volume is
-    empty."""
+    """Return the percentage of a volume's bytes that are not due for a scan, as text.
+
+    Return "-" if the volume is empty.
+    """
     if not volume.used_bytes:
         return "-"
     return percent(max(0, volume.used_bytes - volume.due_bytes), volume.used_bytes)

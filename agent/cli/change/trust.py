@@ -21,8 +21,10 @@ Shown = dict[str, datanode_pb2.TrustReplicaResponse]  # previews by datanode id
 def trust(
     client: ClusterClient, container_id: int, trusted_id: str, *, dry_run: bool, yes: bool
 ) -> int:
-    """Make all other replicas of a container equal to the replica on `trusted_id`, after a preview
-    and a confirmation; return the exit code."""
+    """Make all other replicas of a container equal to the replica on datanode `trusted_id`.
+
+    The changes are shown first, and the user must confirm them. Return the exit code.
+    """
     replicas = [r.datanode for r in fetch_container(client, container_id).replicas]
     trusted = next((one for one in replicas if one.datanode_id == trusted_id), None)
     if trusted is None:
@@ -60,9 +62,12 @@ def request_trust(
     *,
     shown: int = 0,
 ) -> datanode_pb2.TrustReplicaResponse:
-    """Request that `datanode` makes its replica equal to the replica on `trusted`; return the
-    response. If `shown` is 0, request only a preview. Otherwise, `shown` is the fingerprint of the
-    preview to carry out."""
+    """Request that `datanode` makes its replica equal to the replica on `trusted`. Return the
+    response.
+
+    If `shown` is 0, this is a dry run. Otherwise, `shown` is the fingerprint of the changes that
+    the user has seen, and the request is rejected if the changes are different now.
+    """
     request = datanode_pb2.TrustReplicaRequest(
         container_id=container_id,
         trusted_datanode_id=trusted.datanode_id,
@@ -75,7 +80,7 @@ def request_trust(
 
 
 def print_changes(shown: Shown) -> None:
-    """Print the data that would be installed, and the data that it would replace."""
+    """Print the data that would be written, and the data that would be replaced."""
     if is_json():
         replicas = [
             {

@@ -1,4 +1,4 @@
-"""Commands `volume add`, `retire` and `read-only`: the service mode of a datanode's volumes."""
+"""Commands `volume add`, `retire` and `read-only`, which change the volumes of a datanode."""
 
 import time
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ WaitFlag = Annotated[bool, flag("Show progress until the volume is empty.", "--w
 
 @dataclass(frozen=True, slots=True)
 class VolumeRef:
-    """A volume and its datanode."""
+    """The id of a volume, and the id and address of its datanode."""
 
     datanode_id: str
     address: str
@@ -96,9 +96,9 @@ def add(
 
 
 def declare(volumes: Sequence[Path]) -> int:
-    """Mark empty directories as new disks. The agent formats them at its next start.
+    """Mark empty directories as new volumes. The agent formats them at its next start.
 
-    This is only needed for paths that had a volume before. That volume is then removed from the
+    This is needed only for a path that had a volume before. The old volume is then removed from the
     list of known volumes.
     """
     for volume in volumes:
@@ -159,8 +159,10 @@ def retire(
 
 
 def target_of(client: ClusterClient, place: VolumeRef, volume: str, to: str) -> str:
-    """Return the id of the volume `to`, to which the replicas of `volume` will be moved. Raise
-    RefusedError if the two are on different datanodes."""
+    """Return the id of the volume `to`, to which the replicas of `volume` will be moved.
+
+    Raise RefusedError if the two volumes are on different datanodes.
+    """
     target = resolve_volume(client, to)
     if place.datanode_id != target.datanode_id:
         raise RefusedError(
@@ -190,8 +192,10 @@ def read_only(
 
 
 def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
-    """Return the volume that `given` names: an id or its prefix, a path, or DATANODE:/path. Raise
-    RefusedError if it names no volume or several."""
+    """Return the volume that `given` names: an id or its prefix, a path, or DATANODE:/path.
+
+    Raise RefusedError if `given` matches no volume, or more than one.
+    """
     node, volume_id = one_volume(known_nodes(client), given)
     return VolumeRef(node.datanode_id, node.address, volume_id)
 
@@ -199,7 +203,10 @@ def resolve_volume(client: ClusterClient, given: str) -> VolumeRef:
 def control_volume(
     client: ClusterClient, place: VolumeRef, service: str, target_id: str = ""
 ) -> Sequence[pb.VolumeStatus]:
-    """Change the service mode of a volume; return all volumes of its datanode."""
+    """Change the service mode of a volume: in service, read-only or retiring.
+
+    Return the status of all volumes of its datanode.
+    """
     wish = pb.ControlVolumeRequest(
         volume_id=place.volume_id, service=service, target_volume_id=target_id
     )
@@ -208,7 +215,7 @@ def control_volume(
 
 
 def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus]) -> int:
-    """Print the volumes of a datanode."""
+    """Print the volumes of a datanode as a table or as JSON."""
     if is_json():
         known = [{"datanode_id": datanode_id, **facts(volume)} for volume in volumes]
         print_json({"volumes": known})
@@ -219,7 +226,11 @@ def print_volumes(datanode_id: str, volumes: Sequence[pb.VolumeStatus]) -> int:
 
 
 def watch_evacuation(client: ClusterClient, place: VolumeRef) -> int:
-    """Show the progress of a retirement until the volume is empty or no move is possible."""
+    """Show the progress of a retirement until the volume is empty, or until no replica can be
+    moved.
+
+    Return the exit code.
+    """
     sent: dict[int, list[int]] = {}
     with bytes_progress("moved", 0) as bar:
         while True:
@@ -237,8 +248,10 @@ def watch_evacuation(client: ClusterClient, place: VolumeRef) -> int:
 
 
 def does_rest(volume: pb.VolumeStatus) -> bool:
-    """Return whether no more replicas will be moved, because the volume is not retiring or all its
-    replicas are stuck."""
+    """Return whether no more replicas will be moved off a volume.
+
+    This is the case if the volume is not retiring, or if the moves of all its replicas fail.
+    """
     is_stuck = 0 < volume.stuck_count >= volume.container_count
     return volume.service != "RETIRING" or is_stuck
 
@@ -257,7 +270,7 @@ def fetch_volume_status(client: ClusterClient, place: VolumeRef) -> pb.VolumeSta
 
 
 def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
-    """Return the result of retiring a volume as text."""
+    """Return a text with the result of a retirement."""
     name = f"{volume.path} of {short(place.datanode_id)}"
     if volume.service == "RETIRED":
         return f"{name} is empty; {NEXT}"
@@ -271,13 +284,13 @@ def ending(place: VolumeRef, volume: pb.VolumeStatus) -> str:
 def send_away(
     client: ClusterClient, place: VolumeRef, volume: pb.VolumeStatus, sent: dict[int, list[int]]
 ) -> bool:
-    """Make the SCM move replicas off a volume if no other volume of the host has space for them.
-    Return True if there is a result to wait for.
+    """Let the SCM remove replicas from a volume for which no other volume of the host has space.
 
     If too few other datanodes have a healthy replica, the SCM copies the replica to another
-    datanode. Otherwise, the SCM deletes the replica on this volume, as by `suture scm delete`. This
-    is also done after a copy, because the SCM might remove the surplus replica of another datanode.
-    `sent` has the ids of the copy commands, by container.
+    datanode. Otherwise, the SCM deletes the replica on this volume, as by `suture scm delete`. The
+    replica is also deleted by this command after its copy, because the SCM might delete the replica
+    of another datanode instead. `sent` has the ids of the copy commands, by container. Return True
+    if the caller must wait for a result.
     """
     waits = False
     to_copy, to_delete = list[int](), list[int]()
@@ -311,7 +324,7 @@ def send_away(
 
 
 def is_whole(held: scm_pb2.ContainerInfoReplica) -> bool:
-    """Return whether a replica is in a closed state without findings, on a healthy datanode."""
+    """Return whether a replica is closed, has no findings, and is on a healthy datanode."""
     from agent.cli.inspect.scm_commands import state_name
 
     is_good = state_name(held.replica.state) in WHOLE and not held.replica.finding_count

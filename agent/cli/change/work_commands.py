@@ -1,4 +1,5 @@
-"""Commands `scm pause`, `resume`, `limit` and `config`: work of the control plane at run time."""
+"""Commands `scm pause`, `resume`, `limit` and `config`, which change settings of the running
+SCM."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -121,7 +122,7 @@ def limit(
 
 
 def request_of(control: str, work: LimitedWork, value: str) -> scm_pb2.ChangeSettingsRequest:
-    """Return the request for one limit. Raise BadParameter if the value is invalid."""
+    """Return the request that sets one limit. Raise BadParameter if `value` is invalid."""
     request = scm_pb2.ChangeSettingsRequest(control=control, works=[work.value])
     if value == NONE:
         request.remove = True
@@ -138,7 +139,7 @@ def request_of(control: str, work: LimitedWork, value: str) -> scm_pb2.ChangeSet
 
 
 def change(requests: list[scm_pb2.ChangeSettingsRequest]) -> int:
-    """Change run-time settings, and show those that are then in force."""
+    """Change settings of the running SCM, and print all settings that are then in effect."""
     with connect() as client:
         *_, answer = [client.scm.change_settings(request) for request in requests]
     if is_json():

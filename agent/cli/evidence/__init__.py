@@ -1,1 +1,1 @@
-"""Commands for evidence: verification logs, attestations, bundles and samples."""
+"""Commands for auditors and bug reports: verification logs, attestations, bundles, samples."""

@@ -1,4 +1,7 @@
-"""Option `verify-log --list-anchors`: the heads of logs that the control plane stores."""
+"""Option `verify-log --list-anchors`: prints the heads of verification logs that the SCM stores.
+
+The head of a log is its number of entries, and the checksum of its last entry.
+"""
 
 from typing import Any
 
@@ -11,8 +14,11 @@ from suture.wire.v1 import scm_pb2
 
 
 def show_anchors(datanode: str) -> int:
-    """Print the stored heads of verification logs: the newest of each volume, or all of one
-    datanode."""
+    """Print the stored heads of verification logs.
+
+    If `datanode` is "", print the newest head of each volume. Otherwise, print all heads of this
+    datanode.
+    """
     with connect() as client:
         chosen = datanode_id(client, datanode) if datanode else ""
         answer = client.scm.list_anchors(scm_pb2.ListAnchorsRequest(datanode_id=chosen))
@@ -31,7 +37,7 @@ def show_anchors(datanode: str) -> int:
 
 
 def document(log: scm_pb2.LogAnchors) -> dict[str, Any]:
-    """Return the anchors of a volume as JSON."""
+    """Return the stored heads of one volume's log as a JSON document."""
     return {
         "datanode_id": log.datanode_id,
         "volume_id": log.volume_id,

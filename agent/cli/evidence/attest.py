@@ -1,4 +1,5 @@
-"""Command `attest`: a signed statement for auditors, based on the verification logs of volumes."""
+"""Command `attest`: signs a statement for auditors, which is based on the verification logs of
+volumes."""
 
 import errno
 import json
@@ -105,7 +106,7 @@ def attest(
 
 
 def new_key(path: Path) -> int:
-    """Create a signing key, and print how to use it."""
+    """Create a key for signing statements, and print how to use it."""
     public_path = signing.make_key(path)
     found = signing.fingerprint(signing.read_public_key(public_path))
     if is_json():
@@ -117,8 +118,10 @@ def new_key(path: Path) -> int:
 
 
 def moment_ms(option: str, text: str) -> int:
-    """Return a date, or a date and time in UTC, as milliseconds since 1970. Raise RefusedError if
-    `text`, the value of `option`, is neither."""
+    """Return a date, or a date and time in UTC, as milliseconds since 1970.
+
+    `text` is the value of the option `option`. Raise RefusedError if it is not a date.
+    """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -134,8 +137,11 @@ def moment_ms(option: str, text: str) -> int:
 def build_statement(
     volumes: Sequence[Path], anchors: Sequence[Head], period: tuple[int, int], now_ms: int
 ) -> dict[str, object]:
-    """Return the unsigned statement about the logs of `volumes` in `period`, which is its start and
-    end in ms. Raise RefusedError if a path has no log, or a log is not intact or given twice."""
+    """Return the statement about the logs of `volumes` in a period. The caller signs it.
+
+    `period` has the start and the end of the period in milliseconds. Raise RefusedError if a path
+    has no log, if a log is damaged, or if a log is given twice.
+    """
     logs = []
     for path in volumes:
         files = read_log(path)
@@ -173,7 +179,10 @@ def build_statement(
 
 
 def verify_statement(path: Path, key: Path) -> int:
-    """Print the content of a statement, and whether the holder of the key signed it."""
+    """Verify the signature of a statement, and print the result and the statement.
+
+    Return the exit code.
+    """
     public_key = signing.read_public_key(key)
     document = read_statement(path)
     if signing.verify_signature(public_key, document["statement"], str(document["signature"])):
@@ -190,8 +199,10 @@ def verify_statement(path: Path, key: Path) -> int:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return a statement with its signature, unverified. Raise RefusedError if the file is not a
-    statement."""
+    """Return a statement and its signature from a file, without verifying the signature.
+
+    Raise RefusedError if the file is not a statement.
+    """
     with path.open("rb") as file:
         content = file.read(STATEMENT_BYTES_MAX)
     try:
@@ -212,7 +223,7 @@ def read_statement(path: Path) -> dict[str, Any]:
 
 
 def print_statement(path: Path, document: Mapping[str, Any], *, remark: str) -> None:
-    """Print the content of a statement, for people or as JSON."""
+    """Print the content of a statement as text or as JSON."""
     statement = document["statement"]
     if is_json():
         print_json(
@@ -268,5 +279,5 @@ def _item_text(item: Mapping[str, Any]) -> str:
 
 
 def day(at_ms: int) -> str:
-    """Return a time in UTC as text."""
+    """Return a time in milliseconds since 1970 as text, in UTC."""
     return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"

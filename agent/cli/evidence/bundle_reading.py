@@ -1,4 +1,6 @@
-"""Reader of a `suture diagnose` bundle. It limits sizes, and does not trust the content.
+"""Reads a bundle that `suture diagnose` has written.
+
+The reader limits the sizes of the documents, and expects that any content may be invalid.
 
     container-5/container.json            the control plane's record
     container-5/<datanode>/tree.json      one of the documents about a replica; the others are
@@ -28,14 +30,17 @@ NONSENSE: Final = (
     *(KeyError, TypeError, ValueError, AttributeError),
     *(ArithmeticError, struct.error, MemoryError),
 )
-"""Exceptions that the parsing of an invalid bundle can raise."""
+"""Exceptions that are raised when an invalid bundle is parsed."""
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class BundledMedium:
-    """A chunk as it was on the disk when the bundle was made: its length, and its checksums from
-    both checksum libraries. If the chunk was unreadable, only `error` is set."""
+    """A chunk as it was on the disk when the bundle was written.
+
+    `primary` and `second` are its checksums, computed by two checksum libraries. If the chunk was
+    unreadable, only `error` is set.
+    """
 
     length_bytes: int = 0
     primary: bytes = b""
@@ -45,7 +50,7 @@ class BundledMedium:
 
 @dataclass(frozen=True, slots=True)
 class BundledFinding:
-    """A scan finding in a bundle, as the datanode reported it."""
+    """A finding of a scan, as the datanode has reported it for the bundle."""
 
     verdict: str
     fault: str
@@ -58,8 +63,11 @@ class BundledFinding:
 
 @dataclass(frozen=True, slots=True)
 class KnownTree:
-    """Tree of a replica, from a bundle. `blocks` has the leaves of each block that is not deleted,
-    by block id. `is_whole` is False if the bundle has only a part of the tree."""
+    """The tree of a replica in a bundle.
+
+    `blocks` has the leaves of each block that is not deleted, by block id. `is_whole` is False if
+    the bundle has only a part of the tree.
+    """
 
     algorithm: Algorithm
     root: int
@@ -72,8 +80,10 @@ class KnownTree:
 
 @dataclass(frozen=True, slots=True)
 class BundledRows:
-    """Rows of a replica: the chunks of each block, by block id. `is_whole` is False if the replica
-    had too many rows for the bundle."""
+    """The index rows of a replica in a bundle: the chunks of each block, by block id.
+
+    `is_whole` is False if the replica had too many rows for the bundle.
+    """
 
     blocks: Mapping[BlockId, tuple[ChunkInfo, ...]]
     is_whole: bool
@@ -81,8 +91,11 @@ class BundledRows:
 
 @dataclass(frozen=True, slots=True)
 class BundledReplica:
-    """All documents about one replica. A missing document is None; a missing `medium` is empty.
-    `missing` has the reason for each missing document, by its name."""
+    """All documents of a bundle about one replica.
+
+    A missing document is None; a missing `medium` is an empty mapping. `missing` has the reason for
+    each missing document, by its name.
+    """
 
     datanode_id: str
     report: Document | None
@@ -95,7 +108,7 @@ class BundledReplica:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Content of a complete `suture diagnose` bundle."""
+    """Content of a bundle that `suture diagnose` has written."""
 
     about: Document
     container: Document
@@ -117,8 +130,11 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def _documents(path: Path) -> dict[str, Document]:
-    """Return the documents by name in the bundle, without the top folder and `.json`. Raise
-    RefusedError if the file is not a bundle or is too large."""
+    """Return the documents of a bundle by name.
+
+    The names do not contain the top folder and the suffix `.json`. Raise RefusedError if the file
+    is not a bundle or is too large.
+    """
     found: dict[str, Document] = {}
     try:
         with tarfile.open(path, "r:gz") as bundle:
@@ -137,7 +153,7 @@ def _documents(path: Path) -> dict[str, Document]:
 
 
 def no_bundle(path: Path, why: str) -> RefusedError:
-    """Return the error for a file that is not a bundle."""
+    """Return the error for a file that is not a bundle of `suture diagnose`."""
     return RefusedError(
         Code.MALFORMED_REQUEST,
         f"cannot read {path} as a bundle of suture diagnose: {why[:200]}",
@@ -170,7 +186,8 @@ def _replica(path: Path, node: str, documents: Mapping[str, Document]) -> Bundle
 
 
 def tree_of(document: Document) -> KnownTree:
-    """Return the tree in a document. Raise KeyError, TypeError or ValueError if it is invalid."""
+    """Return the tree in a document. Raise KeyError, TypeError or ValueError if the document is
+    invalid."""
     live = {int(item["block_id"]): item for item in document["blocks"] if not item["deleted"]}
     gone = {int(item["block_id"]): item for item in document["blocks"] if item["deleted"]}
     return KnownTree(
@@ -190,7 +207,8 @@ def _leaf(item: Document) -> Leaf:
 
 
 def rows_of(document: Document) -> BundledRows:
-    """Return the rows in a document. Raise KeyError, TypeError or ValueError if it is invalid."""
+    """Return the rows in a document. Raise KeyError, TypeError or ValueError if the document is
+    invalid."""
     blocks = {
         BlockId(int(item["block_id"])): tuple(map(_chunk, item["chunks"]))
         for item in document["blocks"]
@@ -209,7 +227,7 @@ def _chunk(item: Document) -> ChunkInfo:
 
 
 def findings_of(document: Document) -> tuple[BundledFinding, ...]:
-    """Return the findings in a document. Raise KeyError, TypeError or ValueError if it is
+    """Return the findings in a document. Raise KeyError, TypeError or ValueError if the document is
     invalid."""
     return tuple(
         BundledFinding(
@@ -226,8 +244,10 @@ def findings_of(document: Document) -> tuple[BundledFinding, ...]:
 
 
 def medium_of(document: Document) -> dict[tuple[int, int], BundledMedium]:
-    """Return the chunks in a document about the data on disk, by block id and offset. Raise
-    KeyError, TypeError or ValueError if it is invalid."""
+    """Return the chunks in a document about the data on disk. The keys are (block id, offset).
+
+    Raise KeyError, TypeError or ValueError if the document is invalid.
+    """
     return {
         (int(item["block_id"]), int(item["offset"])): _medium(item) for item in document["chunks"]
     }

@@ -1,4 +1,4 @@
-"""Samples of running agents: one draw over all datanodes; each datanode reads its part."""
+"""Random samples of the chunks of running agents. Each datanode reads its part of the sample."""
 
 import random
 import threading
@@ -23,8 +23,11 @@ Nodes = list[tuple[str, str]]  # name and address
 
 @dataclass(slots=True)
 class ChunkSample:
-    """A sample of chunks, and the results of reading it. `kind` is "volume" if volumes without an
-    agent were read. `silent` has the error of each datanode or volume that could not be read."""
+    """A random sample of chunks, and the results of reading it.
+
+    `kind` is "volume" if volumes without an agent were read, and "datanode_id" otherwise. `silent`
+    has the error of each datanode or volume that could not be read.
+    """
 
     size: SampleSize
     seed: int
@@ -33,22 +36,21 @@ class ChunkSample:
     kind: str = "datanode_id"
 
     def total(self, name: str) -> int:
-        """Return the sum of the count `name` over all datanodes or volumes."""
+        """Return the sum of the field `name` over all datanodes or volumes."""
         return sum(getattr(result, name) for result in self.results.values())
 
     def name_of(self, place: str) -> str:
-        """Return the short id of a datanode, or the directory of a volume."""
+        """Return the name to display: the short id of a datanode, or the directory of a volume."""
         return place if self.kind == "volume" else short(place)
 
     @property
     def is_clean(self) -> bool:
-        """Return whether every drawn chunk is intact and no chunk or datanode was excluded from the
-        draw."""
+        """Return whether every drawn chunk is intact, and every datanode and row could be read."""
         counts = ("bad_count", "undecided_count", "damaged_row_count", "unread_count")
         return not self.silent and not any(map(self.total, counts))
 
     def document(self) -> dict[str, object]:
-        """Return the sample and its results as JSON."""
+        """Return the sample and its results as a JSON document."""
         return {
             "size": asdict(self.size),
             "seed": self.seed,
@@ -75,8 +77,11 @@ COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """Parameters of a sample. `begin` gets the number of drawn chunks. `progress` gets the number
-    of chunks read since its last call."""
+    """Parameters of a random sample.
+
+    `begin` is called with the number of drawn chunks. `progress` is called with the number of
+    chunks read since its last call.
+    """
 
     confidence: float
     fraction: float
@@ -86,7 +91,7 @@ class SampleRequest:
 
 
 def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> ChunkSample:
-    """Count the chunks of datanodes, draw a sample, and let the datanodes read it concurrently.
+    """Count the chunks of all given datanodes, draw a random sample, and let the datanodes read it.
 
     Raise SutureError if no datanode answers, or if there is no chunk to draw.
     """
@@ -115,8 +120,11 @@ def sample_of(client: ClusterClient, nodes: Nodes, wish: SampleRequest) -> Chunk
 def requests_of(
     counts: dict[str, int], size: SampleSize, seed: int
 ) -> dict[str, pb.SampleChunksRequest]:
-    """Return the request for each datanode's part of the draw, by datanode. The parts are drawn so
-    that all samples of the cluster's chunks are equally likely."""
+    """Return the request to each datanode that reads a part of the sample.
+
+    The numbers of chunks per datanode are drawn so that all samples of the cluster's chunks are
+    equally likely.
+    """
     names = sorted(counts)
     shares = split(
         drawn(size.chunk_count, drawn_count=size.drawn_count, seed=seed),
@@ -137,8 +145,10 @@ def drawn_on(
     requests: dict[str, pb.SampleChunksRequest],
     wish: SampleRequest,
 ) -> list[DatanodeReply[pb.SampleResult]]:
-    """Make all datanodes draw and read their parts of the sample concurrently; return their
-    replies."""
+    """Send the requests to all datanodes at the same time, and return their replies.
+
+    Each datanode draws and reads its part of the sample.
+    """
     lock = threading.Lock()
 
     def more(count: int) -> None:
@@ -156,8 +166,10 @@ def ignore_progress(_count: int) -> None:
 def last_of(
     peer: Peer, request: pb.SampleChunksRequest, more: Callable[[int], None]
 ) -> pb.SampleResult:
-    """Make one datanode draw and read its part of the sample; return the result. Retry while the
-    datanode is busy with another sample. Raise SutureError if the datanode fails."""
+    """Let one datanode draw and read its part of the sample, and return the result.
+
+    If the datanode is busy with another sample, try again. Raise SutureError if the datanode fails.
+    """
     read_count = 0
 
     def once() -> pb.SampleResult:
@@ -178,8 +190,11 @@ def judged_size(
     found: dict[str, pb.SampleResult],
     fraction: float,
 ) -> SampleSize:
-    """Return `size` computed again, without the datanodes that did not answer and without the
-    chunks that were deleted or could not be judged."""
+    """Return the size of the sample that was really checked.
+
+    Datanodes that did not answer, and chunks that were deleted or could not be checked, are not
+    counted.
+    """
     chunk_count = sum(counts[name] for name in found)
     judged = sum(one.read_count - one.undecided_count for one in found.values())
     if not chunk_count:

@@ -1,4 +1,4 @@
-"""Command `diagnose`: all evidence about one container, in one file."""
+"""Command `diagnose`: writes all evidence about one container to one file."""
 
 import io
 import json
@@ -82,7 +82,7 @@ def diagnose(
 
 
 def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, object]) -> None:
-    """Write documents to `file` as one .tar.gz bundle, and sync the file."""
+    """Write documents to `file` as one .tar.gz bundle, then sync the file."""
     at_s = int(time.time())
     with tarfile.open(fileobj=file, mode="w:gz") as bundle:
         for name, document in documents.items():
@@ -97,8 +97,10 @@ def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, objec
 def evidence(
     client: ClusterClient, container_id: ContainerId
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield every document of a `diagnose` bundle with its name. If some evidence cannot be
-    fetched, its document has the error."""
+    """Yield the name and the content of every document of a bundle.
+
+    If a document cannot be fetched, its content is the error.
+    """
     yield "about", {"suture": version("suture"), "at_ms": int(time.time() * 1000)}
     request = scm_pb2.ListContainerInfosRequest(start_container_id=container_id, count=1)
     known = client.scm.list_container_infos(request).containers
@@ -127,8 +129,10 @@ def _history(judged: JudgedReplica) -> dict[str, object]:
 
 
 def _disks(judged: JudgedReplica) -> dict[str, object]:
-    """Return the output of smartctl and the kernel's log for each disk, or the reasons why they are
-    missing."""
+    """Return a document with the output of smartctl and the kernel's log about each disk.
+
+    If one of them is missing, the document has the reason.
+    """
     disks = []
     for disk in judged.peer.list_disks().disks:
         document = facts(disk)
@@ -151,8 +155,10 @@ QUESTIONS: Final[Mapping[str, Question]] = {
 
 
 def tree_document(tree: Tree) -> dict[str, object]:
-    """Return a tree as JSON. If it has more than LEAVES_MAX leaves, include only its first
-    blocks."""
+    """Return a tree as a JSON document.
+
+    If the tree has more than LEAVES_MAX leaves, only its first blocks are included.
+    """
     blocks: list[dict[str, object]] = []
     leaf_count = 0
     for index in range(len(tree.block_ids)):

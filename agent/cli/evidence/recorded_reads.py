@@ -1,9 +1,9 @@
-"""Verdicts on chunks from recorded checksums, computed by the code that scans use.
+"""Checks chunks again from recorded checksums, by the same code as a scan.
 
-A scan judges bytes, but a bundle has only their checksums. `RecordedMedium` answers each read with
-the recorded number of filler bytes, and the checksum functions return the recorded checksums.
-`scanner.chunk_verdict` then reaches its verdict by its usual rules. Facts that only the bytes show,
-such as sectors of zeros, remain unknown.
+A scan reads bytes, but a bundle has only their checksums. Therefore, `RecordedMedium` returns
+filler bytes for each read, and the checksum functions return the recorded checksums.
+`scanner.chunk_verdict` then applies its usual rules. Facts that only the bytes show, such as
+sectors of zeros, remain unknown.
 """
 
 import errno
@@ -30,35 +30,40 @@ FAILED_READ: Final = re.compile(r"failed with ([A-Z0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class RecordedMedium:
-    """Stand-in for the block file of a chunk (a `scanner.ports.BlockFileReader`): it has the
-    recorded length and read error, and filler bytes as data."""
+    """Replacement for the block file of a chunk, with the recorded length and read error.
+
+    It implements `scanner.ports.BlockFileReader`. All its data is filler bytes.
+    """
 
     length_bytes: int
     error: OSError | None = None
 
     @property
     def size_bytes(self) -> int:
-        """Recorded length of the block."""
+        """Recorded length of the block in bytes."""
         return self.length_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Return filler bytes. Raise the recorded OSError, if there is one."""
+        """Return filler bytes. If a read error was recorded, raise it."""
         return memoryview(self.reread_past_cache(offset, length_bytes))
 
     def reread_past_cache(self, _offset: int, length_bytes: int) -> bytes:
-        """Return filler bytes. Raise the recorded OSError, if there is one."""
+        """Return filler bytes. If a read error was recorded, raise it."""
         if self.error is not None:
             raise self.error
         return FILLER * min(length_bytes, self.length_bytes)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, because there is no file."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedChunk:
-    """Evidence about a chunk on the disk. `basis` names the source of the evidence. If `is_whole`,
-    the checksums of all windows are known. The text of the verdict must then match, too."""
+    """The recorded evidence about a chunk on the disk.
+
+    `basis` names the source of the evidence. `is_whole` is True if the checksums of all windows are
+    known. In this case, the text of the recomputed result must also match the recorded text.
+    """
 
     length_bytes: int
     primary: bytes
@@ -69,7 +74,8 @@ class RecordedChunk:
 
 
 def judged_again(chunk: ChunkInfo, seen: RecordedChunk) -> ChunkJudgement | None:
-    """Return the verdict on a recorded chunk; None if the chunk is intact."""
+    """Check a recorded chunk again, and return the result of the check. Return None if the chunk is
+    intact."""
     if (seen.length_bytes, seen.primary) == (chunk.length_bytes, chunk.window_checksums):
         return None
     witnesses = Witnesses(lambda *_: seen.primary, lambda *_: seen.second)
@@ -88,9 +94,12 @@ def evidence_of(
     medium: BundledMedium | None,
     found: BundledFinding | None,
 ) -> RecordedChunk:
-    """Return a bundle's best evidence about a chunk. The first checksums that match the leaf in the
-    tree are used: those of the row, then those of the data on disk, then those of a finding that
-    names one wrong window. If none match, the checksums are unknown."""
+    """Return the best evidence about a chunk that a bundle has.
+
+    The checksums must match the leaf in the tree. They are searched in this order: in the row, in
+    the record of the data on disk, in a finding that names one wrong window. If none match, the
+    checksums of the chunk are unknown.
+    """
     if leaf is None:
         return RecordedChunk(0, b"", b"", "the tree has no leaf: the file ended before it")
     if leaf.checksum == _fold(algorithm, chunk, leaf.length_bytes, UNREADABLE_LEAF):
@@ -120,8 +129,10 @@ def _fold(algorithm: Algorithm, chunk: ChunkInfo, length_bytes: int, sums: bytes
 
 
 def _device_error(found: BundledFinding | None) -> RecordedChunk:
-    """Return the evidence about a chunk that could not be read because of a device error. The errno
-    is the one in the finding, or EIO."""
+    """Return the evidence about a chunk that could not be read because of a device error.
+
+    The errno is taken from the finding; it is EIO if the finding does not name it.
+    """
     name = FAILED_READ.search(found.evidence if found else "")
     number = getattr(errno, name[1], errno.EIO) if name else errno.EIO
     basis = "the leaf is that of a chunk that cannot be read"
@@ -130,8 +141,11 @@ def _device_error(found: BundledFinding | None) -> RecordedChunk:
 
 
 def _named_sums(chunk: ChunkInfo, found: BundledFinding | None) -> bytes:
-    """Return the checksums of all windows of a chunk: those of its row, except for the one wrong
-    window in the finding. Return b"" if the finding does not name exactly one."""
+    """Return the checksums of all windows of a chunk with one wrong window.
+
+    The checksum of the wrong window is taken from the finding, and all others from the row. Return
+    b"" if the finding does not name exactly one wrong window.
+    """
     told = WINDOWS.search(found.evidence) if found else None
     width = checksum_width_bytes(chunk.checksum_type)
     if told is None or told[1] != "1" or len(told[6]) != 2 * width:
@@ -145,7 +159,8 @@ def _named_sums(chunk: ChunkInfo, found: BundledFinding | None) -> bytes:
 
 
 def _other(chunk: ChunkInfo, length_bytes: int) -> bytes:
-    """Return checksums that differ from those in the row, as substitutes for unknown ones."""
+    """Return checksums that differ from those in the row. They are used if the checksums are
+    unknown."""
     if chunk.checksum_type is ChecksumType.NONE:
         return b"?"
     windows = -(-length_bytes // chunk.bytes_per_checksum)
@@ -156,8 +171,8 @@ def _other(chunk: ChunkInfo, length_bytes: int) -> bytes:
 def contradiction(
     chunk: ChunkInfo, found: BundledFinding, judgement: ChunkJudgement | None, seen: RecordedChunk
 ) -> str:
-    """Return how a finding on a chunk differs from the recomputed verdict; "" if it does not
-    differ."""
+    """Return a text that says how a finding differs from the result of the new check; "" if both
+    are equal."""
     if found.verdict == Verdict.SUSPECT_HOST:  # a bundle has no faults that the host saw only once
         return "" if judgement is None else f"the medium is {judgement.verdict.value}"
     if judgement is None:
@@ -170,8 +185,11 @@ def contradiction(
 
 
 def _in_words(found: BundledFinding, judgement: ChunkJudgement) -> str:
-    """Return how the recomputed verdict's text or kind of fault differs from the finding's; "" if
-    neither differs, or if the checksums do not show the kind of fault."""
+    """Compare the text and the kind of fault of a finding with the result of the new check.
+
+    Return a text with the difference. Return "" if they are equal, or if the kind of fault cannot
+    be determined from checksums.
+    """
     told, again = (
         found.evidence.partition("; cut at")[0],
         judgement.evidence.partition("; cut at")[0],
@@ -184,8 +202,11 @@ def _in_words(found: BundledFinding, judgement: ChunkJudgement) -> str:
 
 
 def _row_named(chunk: ChunkInfo, found: BundledFinding) -> str:
-    """Return how a finding's text about the row differs from the row; "" if it does not differ.
-    Used if the checksums of the data on disk are unknown."""
+    """Compare the description of the row in a finding with the row. Return a text with the
+    difference.
+
+    Return "" if they are equal. This is used if the checksums of the data on disk are unknown.
+    """
     told = WINDOWS.search(found.evidence)
     if told is None:
         return "the evidence names no window"

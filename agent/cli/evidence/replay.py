@@ -1,4 +1,5 @@
-"""Option `diagnose --replay`: recompute every verdict in a bundle from its evidence."""
+"""Option `diagnose --replay`: computes all check results in a bundle again from the recorded
+evidence."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,10 @@ from suture.terminal.output import pluralize, print_json, print_line
 
 
 def replay(bundle: Path) -> int:
-    """Recompute each verdict in a bundle, and print the comparison; return the exit code."""
+    """Compute each recorded check result (verdict) in a bundle again, and print the comparison.
+
+    Return the exit code.
+    """
     made = read_bundle(bundle)
     try:
         items = list(replay_verdicts(made))

@@ -1,10 +1,10 @@
-"""Signatures of statements: Ed25519 (RFC 8032), by the library that TLS certificates also use.
+"""Signatures of statements: Ed25519 (RFC 8032), computed by the library that TLS also uses.
 
     key        PEM, PKCS #8, mode 0600: its holder can sign any statement
     key.pub    PEM: its holder can verify statements, but cannot sign
 
-The signature covers the canonical text of the statement: JSON with sorted names, without spaces, in
-ASCII. The signature remains valid if the file is reformatted.
+The signature is computed from the canonical text of the statement: JSON in ASCII with sorted names
+and without spaces. Therefore, the signature remains valid if the file is reformatted.
 """
 
 import hashlib
@@ -27,11 +27,10 @@ PUBLIC_SUFFIX: Final = ".pub"
 
 
 def make_key(path: Path) -> Path:
-    """Create a private key with mode 0600, and its public key in the same directory; return the
-    path of the public key.
+    """Create a private key with mode 0600, and its public key in the same directory.
 
-    Raise RefusedError(KEY_EXISTS) if a file exists; never overwrite it. Raise OSError if a file
-    cannot be written.
+    Return the path of the public key. Raise RefusedError(KEY_EXISTS) if one of the two files
+    exists; it is not overwritten. Raise OSError if a file cannot be written.
     """
     public_path = path.with_name(path.name + PUBLIC_SUFFIX)
     for one in (path, public_path):
@@ -55,7 +54,8 @@ def make_key(path: Path) -> Path:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Create a file with `mode`, write `content` and sync it. Remove the file if this fails."""
+    """Create a file with `mode`, write `content` and sync the file. If this fails, remove the
+    file."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -69,8 +69,10 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
-    """Return a private key. Raise RefusedError(INVALID_CONFIG) if it is invalid, or readable by
-    other users."""
+    """Read a private key from a file.
+
+    Raise RefusedError(INVALID_CONFIG) if the key is invalid, or if other users may read the file.
+    """
     with path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         content = file.read(KEY_BYTES_MAX)
@@ -90,7 +92,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """Return a public key. Raise RefusedError(INVALID_CONFIG) if it is invalid."""
+    """Read a public key from a file. Raise RefusedError(INVALID_CONFIG) if the key is invalid."""
     with path.open("rb") as file:
         content = file.read(KEY_BYTES_MAX)
     try:
@@ -111,7 +113,7 @@ def _no_key(path: Path, what: str, why: str) -> RefusedError:
 
 
 def canonical(statement: Any) -> bytes:
-    """Return the canonical text of a statement. The signature covers this text."""
+    """Return the canonical text of a statement, from which the signature is computed."""
     text = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("ascii")
 
@@ -122,7 +124,7 @@ def sign(key: Ed25519PrivateKey, statement: Any) -> str:
 
 
 def verify_signature(key: Ed25519PublicKey, statement: Any, signature: str) -> bool:
-    """Return whether the holder of the key signed this statement."""
+    """Return whether `signature` is the signature of the statement by the holder of `key`."""
     try:
         key.verify(bytes.fromhex(signature), canonical(statement))
     except (InvalidSignature, ValueError):
@@ -131,7 +133,7 @@ def verify_signature(key: Ed25519PublicKey, statement: Any, signature: str) -> b
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
-    """Return the SHA-256 of a key's 32 bytes in hex, so that people can compare keys."""
+    """Return the SHA-256 hash of a public key in hex. People can compare keys by this hash."""
     raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     return hashlib.sha256(raw).hexdigest()
 

@@ -1,10 +1,10 @@
-"""Inputs of the verdicts on a replica, for a `diagnose` bundle: checksums, but no data.
+"""Fetches the evidence about a replica for a `diagnose` bundle: checksums, but no data.
 
-    rows     the checksums that were written with the data, up to a bound
+    rows     the checksums that were written with the data, up to a maximum size
     medium   the checksums of the data on disk now, for chunks with findings
 
-Both libraries compute the checksums of the data on disk. For a chunk that is not fully readable,
-the bundle has the reason instead.
+The checksums of the data on disk are computed by two checksum libraries. If a chunk cannot be read
+completely, the bundle has the reason instead.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,12 +26,14 @@ MEDIUM_CHUNKS_MAX: Final = 64  # chunks read from the disk for the bundle
 READ_TIMEOUT_S: Final = 60.0
 
 Place = tuple[int, int]
-"""Block id and offset in bytes of a chunk."""
+"""Position of a chunk: the block id, and the offset of the chunk in bytes."""
 
 
 class JudgedReplica:
-    """A replica whose evidence goes into a bundle. Each part is fetched from the datanode on first
-    use, and then kept."""
+    """A replica whose evidence is written to a bundle.
+
+    Each part of the evidence is fetched from the datanode on first use, and then cached.
+    """
 
     def __init__(self, peer: Peer, container_id: ContainerId) -> None:
         self.peer = peer
@@ -39,7 +41,7 @@ class JudgedReplica:
 
     @cached_property
     def tree(self) -> Tree:
-        """Tree of the last scan or repair. Raise SutureError if it cannot be fetched."""
+        """Tree of the last scan or repair. Raise SutureError if the tree cannot be fetched."""
         return self.peer.tree(self.container_id)
 
     @cached_property
@@ -49,17 +51,22 @@ class JudgedReplica:
 
     @cached_property
     def blocks(self) -> list[BlockData]:
-        """Block records that the datanode can read, by block id. Raise SutureError if they cannot
-        be fetched."""
+        """Block records that the datanode can read, by block id.
+
+        Raise SutureError if they cannot be fetched.
+        """
         return self.peer.blocks_of(self.container_id)
 
     def findings_document(self) -> dict[str, object]:
-        """Return the replica's findings as a document for the bundle."""
+        """Return the findings about the replica as a document for the bundle."""
         return {"findings": [facts(found) for found in self.findings]}
 
     def rows_document(self) -> dict[str, object]:
-        """Return the block records (rows) as a document. If their checksums exceed SUMS_BYTES_MAX,
-        omit some rows; rows of blocks with findings are kept first."""
+        """Return the block records (rows) as a document for the bundle.
+
+        If the checksums exceed SUMS_BYTES_MAX, some rows are omitted. Rows of blocks with findings
+        have priority over other rows.
+        """
         wanted = {block_id for block_id, _ in self._suspects()}
         kept: list[BlockData] = []
         sums_bytes = 0
@@ -77,8 +84,8 @@ class JudgedReplica:
         }
 
     def medium_document(self) -> dict[str, object]:
-        """Return the checksums of the data on disk, for at most MEDIUM_CHUNKS_MAX damaged
-        chunks."""
+        """Return the checksums of the data on disk as a document, for at most MEDIUM_CHUNKS_MAX
+        damaged chunks."""
         suspects = self._suspects()
         chunks = {(b.block_id, chunk.offset): chunk for b in self.blocks for chunk in b.chunks}
         known = [place for place in suspects if place in chunks]
@@ -89,7 +96,7 @@ class JudgedReplica:
         }
 
     def _suspects(self) -> list[Place]:
-        """Return the chunks that a finding or the tree marks as damaged."""
+        """Return the positions of the chunks that a finding or the tree reports as damaged."""
         found = {(item.local_id, item.offset) for item in self.findings if item.offset >= 0}
         return sorted(found | set(self._unhealthy()))
 
@@ -118,8 +125,10 @@ class JudgedReplica:
         }
 
     def _as_it_lies(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the bytes of a chunk as they are on the disk, damaged or not. Raise SutureError if
-        they are unreadable."""
+        """Return the bytes of a chunk as they are on the disk, even if they are damaged.
+
+        Raise SutureError if they cannot be read.
+        """
         key = container_pb2.BlockId(container_id=self.container_id, local_id=block_id)
         request = datanode_pb2.ReadChunkRequest(block_id=key, offset=chunk.offset)
         data = bytearray()
@@ -131,8 +140,10 @@ class JudgedReplica:
 
 
 def row_document(block: BlockData) -> dict[str, object]:
-    """Return a block record as a document. Omit the client's metadata, which contains file
-    names."""
+    """Return a block record as a document for the bundle.
+
+    The metadata of the client is omitted, because it contains file names.
+    """
     return {
         "block_id": block.block_id,
         "bcsid": block.bcsid,

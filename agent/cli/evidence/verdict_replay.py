@@ -1,9 +1,13 @@
-"""Recomputation of every verdict in a bundle from the other evidence in the bundle. No I/O.
+"""Computes every verdict in a bundle again from the other evidence in the bundle. No I/O.
 
-The verdicts on chunks are recomputed from the rows and the checksums of the data on disk, the tree
-and its root from the leaves of the chunks, the state of the replica from its findings, and the
-comparison of the replicas from their roots. Each recomputed verdict matches the recorded one or
-differs from it.
+A verdict is the recorded result of a check:
+
+- The verdicts on chunks are computed from the rows and the checksums of the data on disk.
+- The tree and its root are computed from the leaves.
+- The state of the replica is computed from its findings.
+- The comparison of the replicas is computed from their roots.
+
+Each computed verdict is compared with the verdict in the bundle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +46,7 @@ NO_FILES: Final = "the bundle has no files of the replica: it is as the scan tol
 
 
 class ReplayOutcome(StrEnum):
-    """Result of recomputing a verdict."""
+    """Result of comparing a recorded check result with the check result that was computed again."""
 
     SAME = "same"
     DIFFERS = "differs"
@@ -51,8 +55,11 @@ class ReplayOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedVerdict:
-    """A recorded verdict, and the result of recomputing it. If the results are equal, `why` names
-    the evidence. Otherwise, `why` describes the difference or the missing evidence."""
+    """A recorded check result (verdict), and the outcome of computing it again.
+
+    `why` names the evidence if both are equal. Otherwise, `why` describes the difference or the
+    missing evidence.
+    """
 
     place: str
     verdict: str
@@ -61,14 +68,15 @@ class ReplayedVerdict:
 
 
 def replay_verdicts(bundle: Bundle) -> Iterator[ReplayedVerdict]:
-    """Yield every verdict in a bundle: for each replica, then for the container."""
+    """Yield an outcome for every check result in a bundle: first for each replica, then for the
+    container."""
     for replica in bundle.replicas:
         yield from _Replay(replica, bundle.replicas).verdicts()
     yield _container(bundle)
 
 
 class _Replay:
-    """Recomputes the verdicts on one replica from a bundle."""
+    """Computes the results of all checks of one replica again from a bundle."""
 
     def __init__(self, replica: BundledReplica, all_of_them: Sequence[BundledReplica]) -> None:
         self._replica = replica
@@ -82,8 +90,8 @@ class _Replay:
             self._by_place.setdefault((found.block_id, found.offset), []).append(found)
 
     def verdicts(self) -> Iterator[ReplayedVerdict]:
-        """Yield the verdicts on the tree, on chunks and blocks, on other findings, and on the
-        state."""
+        """Yield an outcome for each check result: the tree, chunks and blocks, other findings, and
+        the state."""
         for name, why in self._replica.missing.items():
             yield self._item(
                 "", f"{name}.json", ReplayOutcome.UNVERIFIED, f"could not be had: {why}"
@@ -125,8 +133,10 @@ class _Replay:
     # Chunks.
 
     def _chunks(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
-        """Yield a result for every chunk with a recorded or recomputed finding, and one result with
-        the number of intact chunks."""
+        """Yield a result for every chunk with a recorded or recomputed finding.
+
+        Also yield one result with the number of intact chunks.
+        """
         well_count = 0
         for block_id, chunks in self._rows.blocks.items():
             if block_id in tree.tombstones:
@@ -151,8 +161,11 @@ class _Replay:
     def _chunk(
         self, algorithm: Algorithm, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf | None
     ) -> Iterator[ReplayedVerdict]:
-        """Yield a result for each finding of a chunk. If it has no finding, yield a result only if
-        its recomputed verdict or its leaf is not healthy."""
+        """Yield an outcome for each finding about a chunk.
+
+        If there is no finding, yield an outcome only if the new check finds damage, or if the leaf
+        is unhealthy.
+        """
         told = [
             found
             for found in self._by_place.get((block_id, chunk.offset), ())
@@ -179,13 +192,13 @@ class _Replay:
                 yield self._item(place, verdict, ReplayOutcome.DIFFERS, why)
 
     def _covers(self, block_id: int) -> bool:
-        """Return whether a finding covers all chunks of a block, because its file cannot be
+        """Return whether a finding concerns all chunks of a block, because its file cannot be
         opened."""
         found = self._by_place.get((block_id, 0), ())
         return any(one.evidence.startswith("opening the file failed") for one in found)
 
     def _without_file(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> ReplayedVerdict:
-        """Return the verdict on a block that has a row but is not in the tree."""
+        """Return the result for a block that has a row but is not in the tree."""
         length_bytes = chunks[-1].end
         evidence = f"no file for {len(chunks)} chunks, {length_bytes} bytes"
         told = [
@@ -204,8 +217,10 @@ class _Replay:
         return self._item(place, verdict, outcome, f"a row, and not in the tree: {evidence}")
 
     def _strays(self, tree: KnownTree) -> Iterator[ReplayedVerdict]:
-        """Yield a result for each block that has no row and is in the tree. If the bundle lacks
-        rows, yield one unverified result instead."""
+        """Yield a result for each block that is in the tree but has no row.
+
+        If the bundle does not have all rows, yield one result UNVERIFIED instead.
+        """
         if not self._rows.is_whole:
             yield self._item(
                 "", "other chunks", ReplayOutcome.UNVERIFIED, "not all rows are in the bundle"
@@ -219,7 +234,8 @@ class _Replay:
     # Other findings.
 
     def _judge_finding(self, found: BundledFinding) -> ReplayedVerdict:
-        """Judge a finding that does not concern a chunk, as far as the evidence allows."""
+        """Check a finding that does not concern a single chunk, as far as the evidence allows
+        this."""
         place = f"block {found.block_id}" if found.block_id > 0 else "files"
         outcome, why = self._check_inputs(found)
         return self._item(place, _words(found), outcome, why)
@@ -261,8 +277,10 @@ class _Replay:
     def _contradicted(
         self, found: BundledFinding, chunks: Sequence[ChunkInfo] | None
     ) -> tuple[ReplayOutcome, str]:
-        """Return the outcome for a CONTRADICTORY finding, and a text that explains it. The outcome
-        is SAME if another replica has a tombstone or a different row of the finding's block."""
+        """Check a CONTRADICTORY finding. Return the outcome and an explanation.
+
+        The outcome is SAME if another replica has a tombstone or a different row of the block.
+        """
         for other in self._others:
             block_id = BlockId(found.block_id)
             theirs = other.rows.blocks.get(block_id) if other.rows is not None else None
@@ -305,7 +323,7 @@ def _has_row(replica: BundledReplica, block_id: int) -> bool:
 
 
 def fold(tree: KnownTree) -> TreeSummary:
-    """Return the summary of the tree that is rebuilt from the leaves and tombstones."""
+    """Rebuild a tree from its leaves and tombstones, and return its summary."""
     builder = TreeBuilder(tree.algorithm)
     for block_id in sorted(tree.blocks):
         builder.add_block(block_id)
@@ -317,7 +335,7 @@ def fold(tree: KnownTree) -> TreeSummary:
 
 
 def _misfolded(tree: KnownTree) -> list[int]:
-    """Return the blocks whose checksum in the tree does not match their leaves."""
+    """Return the ids of the blocks whose checksum in the tree does not match their leaves."""
     return [
         block_id
         for block_id, leaves in tree.blocks.items()
@@ -327,7 +345,7 @@ def _misfolded(tree: KnownTree) -> list[int]:
 
 
 def _container(bundle: Bundle) -> ReplayedVerdict:
-    """Return the result of comparing again the roots that replicas had reported to the SCM."""
+    """Compare the roots that the replicas had reported to the SCM again, and return the result."""
     told = str(bundle.container["checksums"])
     is_coded = bool(bundle.container["scheme"])
     reports = [item["replica"] for item in bundle.container["replicas"]]
@@ -348,7 +366,8 @@ def _container(bundle: Bundle) -> ReplayedVerdict:
 
 
 def _summary(report: Mapping[str, Any]) -> TreeSummary | None:
-    """Return the summary of the tree in a replica's report; None if the report has no tree."""
+    """Return the summary of the tree in a replica's report. Return None if the report has no
+    tree."""
     tree = report.get("tree")
     if tree is None:
         return None
@@ -373,7 +392,10 @@ def _compared(trees: Sequence[TreeSummary | None]) -> str:
 
 
 def _later(bundle: Bundle, reports: Sequence[Mapping[str, Any]]) -> str:
-    """Return a text that names the replicas whose roots are not in a report yet; "" if all are."""
+    """Return a text that names the replicas whose roots are not yet reported to the SCM.
+
+    Return "" if all roots are reported.
+    """
     reported = {int(report["tree"]["root"]) for report in reports if report.get("tree")}
     moved = [one for one in bundle.replicas if one.tree and one.tree.root not in reported]
     names = ", ".join(one.datanode_id for one in moved)

@@ -1,4 +1,4 @@
-"""Command `verify-log`: verify the verification logs of volumes, and report the first gap."""
+"""Command `verify-log`: checks the hash chains of verification logs, and reports the first gap."""
 
 import re
 from collections.abc import Sequence
@@ -70,11 +70,11 @@ def verify_log(
 
 
 def anchors_of(path: Path, files: Files) -> list[Head]:
-    """Return the heads of the log at `path` that the SCM has stored. A head is the number and the
-    hash of a log's last entry at some time.
+    """Return the heads of the log at `path` that the SCM has stored.
 
-    Raise RefusedError(INELIGIBLE) if the log names no volume or several, or if the SCM has stored
-    none of its heads.
+    A head is the number and the hash of the last entry of a log at some time. Raise
+    RefusedError(INELIGIBLE) if the log does not belong to exactly one volume, or if the SCM has
+    stored none of its heads.
     """
     owners = {
         (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))
@@ -101,8 +101,10 @@ def anchors_of(path: Path, files: Files) -> list[Head]:
 
 
 def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
-    """Return the heads that `--anchor` options give. Raise RefusedError if there are heads and
-    several volumes."""
+    """Return the log heads that the option `--anchor` gives.
+
+    Raise RefusedError if the option is used with more than one volume.
+    """
     anchors = [anchor_of(text) for text in texts]
     if anchors and len(volumes) > 1:
         raise RefusedError(
@@ -112,8 +114,10 @@ def named_anchors(texts: Sequence[str], volumes: Sequence[Path]) -> list[Head]:
 
 
 def anchor_of(text: str) -> Head:
-    """Return the head that `text` gives as `N:HASH`. Raise RefusedError(MALFORMED_REQUEST) if it is
-    invalid."""
+    """Return the log head in `text`, which has the form `N:HASH`.
+
+    Raise RefusedError(MALFORMED_REQUEST) if the text has another form.
+    """
     count, _, checksum = text.partition(":")
     if not (count.isascii() and count.isdigit() and ANCHOR_CHECKSUM.fullmatch(checksum)):
         raise RefusedError(
@@ -126,7 +130,7 @@ def anchor_of(text: str) -> Head:
 
 
 def chain_check_text(one: ChainCheck) -> str:
-    """Return the result of checking a verification log, in one line."""
+    """Return one line of text with the result of checking a verification log."""
     gap = one.gap
     if gap is None:
         anchors = f", {pluralize(one.anchors_held, 'anchor')} hold" if one.anchors_held else ""
@@ -142,7 +146,7 @@ def chain_check_text(one: ChainCheck) -> str:
 
 
 def document(one: ChainCheck) -> dict[str, object]:
-    """Return the result of checking a verification log as JSON."""
+    """Return the result of checking a verification log as a JSON document."""
     gap = one.gap
     return {
         "first": one.first,

@@ -1,1 +1,1 @@
-"""Commands that show state: status, replicas, histories, scans. They change no data."""
+"""Commands that show states, replicas, histories and scans. They change no data."""

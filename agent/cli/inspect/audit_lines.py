@@ -1,4 +1,4 @@
-"""Command `history --audit`: commands that people gave, from the audit logs of all programs."""
+"""Command `history --audit`: prints the commands of people, from the audit logs of all programs."""
 
 import json
 from collections.abc import Mapping
@@ -20,8 +20,10 @@ Entry = Mapping[str, Any]
 
 
 def show_audit(datanode: str | None, since_ms: int, about: str, count: int) -> int:
-    """Print commands that people gave to the control plane and to all datanodes, or to one; oldest
-    first."""
+    """Print the commands that people have given to the SCM and to datanodes, oldest first.
+
+    If `datanode` is not None, print only the commands to this datanode. Return the exit code.
+    """
     request = pb.ListAuditRequest(since_ms=since_ms, object=about)
     with connect() as client:
         answers = []
@@ -59,7 +61,7 @@ def show_audit(datanode: str | None, since_ms: int, about: str, count: int) -> i
 
 
 def audit_row(entry: Entry) -> tuple[object, ...]:
-    """Return a line of the audit log as a table row."""
+    """Return the table row for one line of an audit log."""
     objects = ", ".join(
         f"{name}={' '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in entry.items()

@@ -1,5 +1,4 @@
-"""Command `history`: changes of replicas on all datanodes since a given time, and the commands that
-caused them."""
+"""Command `history`: prints changes of replicas, and the commands that have caused them."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,7 @@ SINCE_S_DEFAULT: Final = 12 * 3600.0
 SHOWN_COUNT: Final = 200
 COLUMNS: Final = ("time (UTC)", "datanode", "container#", "state", "findings#", "event")
 SILENT_KINDS: Final = frozenset({"refresh_volume_usage", "reregister", "set_operational_state"})
-"""Commands that change nothing on a disk."""
+"""Types of commands that change nothing on a disk."""
 
 Changes = datanode_pb2.ListChangesResponse
 Nodes = list[tuple[str, str]]  # (name, address) pairs
@@ -44,7 +43,7 @@ Nodes = list[tuple[str, str]]  # (name, address) pairs
 
 @dataclass(frozen=True, slots=True)
 class ChangeLogEntry:
-    """A line of `suture history`: a change of a replica, or a completed command."""
+    """A line in the output of `suture history`: a change of a replica, or a completed command."""
 
     at_ms: int
     datanode_id: str
@@ -55,7 +54,7 @@ class ChangeLogEntry:
     root: str = ""
 
     def row(self) -> tuple[object, ...]:
-        """Return this line as a table row."""
+        """Return this line as a row of the table."""
         findings = "" if self.finding_count is None else self.finding_count
         node, container_id = short(self.datanode_id), self.container_id or ""
         return (moment(self.at_ms), node, container_id, self.state, findings, self.text)
@@ -125,7 +124,10 @@ def history(
 
 
 def show_changes(datanode: str | None, since_ms: int, ago: str, count: int) -> int:
-    """Print the changes on all datanodes or on one, and the commands to them; oldest first."""
+    """Print the changes of replicas and the completed commands since `since_ms`, oldest first.
+
+    If `datanode` is not None, print only those of this datanode. Return the exit code.
+    """
     with connect() as client:
         nodes = nodes_of(client, datanode)
         by_address = datanode is not None and ":" in datanode
@@ -158,11 +160,12 @@ def show_changes(datanode: str | None, since_ms: int, ago: str, count: int) -> i
 def orders_to(
     client: ClusterClient, nodes: Nodes, *, by_address: bool
 ) -> tuple[Nodes, list[scm_pb2.Outcome], list[str]]:
-    """Return `nodes` with their ids as names, the outcomes of commands to them, and one text per
-    missing fact.
+    """Return three lists: the nodes, the outcomes of commands to them, and texts about missing
+    facts.
 
-    If the SCM does not answer, raise UnavailableError. With `by_address`, do not raise: return
-    `nodes` unchanged, no outcomes, and the error.
+    The nodes in the result have their datanode ids as names. If the SCM does not answer, and
+    `by_address` is False, raise UnavailableError. If `by_address` is True, return `nodes`
+    unchanged, no outcomes, and a text with the error.
     """
     try:
         if by_address:
@@ -177,7 +180,7 @@ def orders_to(
 
 
 def changes_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[ChangeLogEntry]:
-    """Yield the changes of replicas that datanodes report."""
+    """Yield an entry for each change of a replica that a datanode has reported."""
     for answer in answers:
         for change in answer.value.changes if answer.value else ():
             entry = change.entry
@@ -195,8 +198,10 @@ def changes_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[ChangeLo
 
 
 def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[ChangeLogEntry]:
-    """Yield an entry for each command that was completed since `since_ms`. These entries explain
-    changes. For a deleted replica, they are the only ones."""
+    """Yield an entry for each command that was completed since `since_ms`.
+
+    These entries explain the changes. For a deleted replica, there are no other entries.
+    """
     for outcome in outcomes:
         status = outcome.status
         if outcome.reported_at_ms < since_ms or status.type in SILENT_KINDS:
@@ -207,8 +212,11 @@ def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[
 
 
 def not_told(answers: Sequence[DatanodeReply[Changes]]) -> Iterator[str]:
-    """Yield a text for each gap in the output: a silent datanode, an unreadable volume, or older
-    changes that were omitted."""
+    """Yield a text for each reason why the output is incomplete.
+
+    Reasons are a datanode that did not answer, an unreadable volume, and older changes that were
+    omitted.
+    """
     for answer in answers:
         name = short(answer.datanode)
         if answer.value is None:

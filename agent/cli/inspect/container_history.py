@@ -1,4 +1,4 @@
-"""Command `history CONTAINER`: history of a container's replicas, with reasons."""
+"""Command `history CONTAINER`: prints the changes of a container's replicas, with the reasons."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -33,8 +33,11 @@ Row = tuple[int, tuple[object, ...]]  # time, and table row
 
 
 def show_container_history(container_id: int, count: int) -> int:
-    """Print the roots of a container's replicas over time, with the reasons of changes; oldest
-    first."""
+    """Print the roots of a container's replicas over time, oldest first, with the reasons of
+    changes.
+
+    Return the exit code.
+    """
     with connect() as client:
         info = container_info(client, container_id)
         nodes = [(r.datanode.datanode_id, r.datanode.address) for r in info.replicas]
@@ -58,7 +61,7 @@ def show_container_history(container_id: int, count: int) -> int:
 
 
 def changes(told: Told) -> Iterator[Row]:
-    """Yield a table row for each change of a replica."""
+    """Yield a table row for each change of a replica. If a datanode did not answer, skip it."""
     for node, entries in told.items():
         for entry in () if isinstance(entries, str) else entries:
             root = checksum(entry.root if entry.HasField("root") else None)
@@ -73,14 +76,15 @@ def changes(told: Told) -> Iterator[Row]:
 
 
 def orders(outcomes: list[scm_pb2.Outcome]) -> Iterator[Row]:
-    """Yield a row for each completed command of the control plane, which may explain a change."""
+    """Yield a table row for each completed command of the SCM, because a command may explain a
+    change."""
     for outcome in outcomes:
         at_ms, words = outcome.reported_at_ms, order_words(outcome)
         yield at_ms, (moment(at_ms), short(outcome.datanode_id), "", "", "", "", words)
 
 
 def order_words(outcome: scm_pb2.Outcome) -> str:
-    """Return a command and its outcome as text."""
+    """Return a text about a command and its outcome."""
     status, done = outcome.status, outcome.status.reconcile
     result = done.result or scm_pb2.CommandStatus.State.Name(status.state).lower()
     words = [f"{status.type}: {result}"]
@@ -95,8 +99,10 @@ def order_words(outcome: scm_pb2.Outcome) -> str:
 
 
 def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
-    """Return the histories of replicas and the outcomes of commands as JSON. Roots are in
-    hexadecimal, as in the tables."""
+    """Return the histories of replicas and the outcomes of commands as a JSON document.
+
+    Roots are hexadecimal, as in the tables.
+    """
     return {
         "replicas": {
             node: {"error": entries}
@@ -109,7 +115,7 @@ def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
 
 
 def entry_facts(entry: datanode_pb2.HistoryEntry) -> dict[str, object]:
-    """Return one entry of a replica's history as JSON; a missing root is null."""
+    """Return one entry of a replica's history as a JSON document. A missing root is null."""
     root = checksum(entry.root) if entry.HasField("root") else None
     return {**facts(entry), "root": root}
 

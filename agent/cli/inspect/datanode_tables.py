@@ -1,4 +1,4 @@
-"""Commands `findings`, `volumes` and `top`: facts of all datanodes in one table."""
+"""Commands `findings`, `volumes` and `top`, which show facts of all datanodes in one table."""
 
 import time
 from collections.abc import Sequence
@@ -110,18 +110,20 @@ def volumes(datanode: NodeOption = None) -> int:
 
 
 def fetch_status_with_last_pass(peer: Peer) -> Told:
-    """Return the status and the scans of one datanode, with the last full pass of each volume."""
+    """Fetch the status of one datanode, and the status of its scans with the last full passes."""
     return peer.status(), peer.scrub_status(with_last_pass=True)
 
 
 def wear_rank(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[bool, bool, int, bool]:
-    """Return the sort key of a volume. In ascending order, the disk to replace first comes last."""
+    """Return a sort key of a volume. The disk that must be replaced first has the highest key."""
     return volume.failed, bool(scan.check), scan.last_pass.found_count, bool(volume.slow)
 
 
 def replace_reasons(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> list[str]:
-    """Return the reasons to replace the disk of a volume, the worst first; an empty list if there
-    are none."""
+    """Return the reasons to replace the disk of a volume, the most serious first.
+
+    Return an empty list if there is no reason.
+    """
     found_count = scan.last_pass.found_count
     reasons = (
         f"failed: {volume.error}" if volume.failed else "",
@@ -162,7 +164,10 @@ def top(
 
 
 def pairs(value: Told) -> list[tuple[pb.VolumeStatus, pb.VolumeScrub]]:
-    """Return each volume of a datanode with its scan. The state of a missing scan is "off"."""
+    """Return each volume of a datanode with the status of its scan.
+
+    A volume without a scan gets a status with the state "off".
+    """
     status, scrub = value
     scans = {scan.volume_id: scan for scan in scrub.volumes}
     return [
@@ -187,9 +192,12 @@ def finding_row(datanode: str, item: pb.Finding) -> tuple[object, ...]:
 
 
 def service_remark(volume: pb.VolumeStatus) -> str:
-    """Return a remark on a volume's service mode. For a retiring volume, the remark has the
-    progress and the obstacles. For another volume, it has the number of stuck replicas: those still
-    open on a read-only volume, and those that another volume has, too."""
+    """Return a remark about the service mode of a volume.
+
+    For a retiring volume, it has the progress of the moves and the reason why replicas remain. For
+    other volumes, it has the number of replicas that need a change: those that are still open on a
+    read-only volume, and those that another volume also has.
+    """
     stuck = volume.stuck_count
     if volume.service != "RETIRING":
         return f"{pluralize(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
@@ -201,13 +209,13 @@ def service_remark(volume: pb.VolumeStatus) -> str:
 
 
 def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
-    """Return the state of a volume as a word. If the volume has failed, return that state rather
-    than its service mode."""
+    """Return the state of a volume as a word: that it has failed or, otherwise, its service
+    mode."""
     return volume_word(volume.service, failed=volume.failed, in_doubt=bool(scan.check))
 
 
 def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
-    """Return the table row of one volume."""
+    """Return the table row about one volume."""
     remarks = [volume.error, scan.check, service_remark(volume)]
     remarks.append(f"slow: {volume.slow}" if volume.slow else "")
     remarks.append("the planted fault was not found" if scan.canary_overdue else "")
@@ -227,8 +235,10 @@ def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> 
 
 
 def top_rows(answer: DatanodeReply[Told]) -> list[tuple[object, ...]]:
-    """Return one table row for each volume of a datanode; if it did not answer, one row with the
-    error."""
+    """Return one table row for each volume of a datanode.
+
+    If the datanode did not answer, return one row with the error.
+    """
     if answer.value is None:
         return [(short(answer.datanode), *["-"] * 6, answer.error)]
     status, _ = answer.value
@@ -249,11 +259,12 @@ def top_rows(answer: DatanodeReply[Told]) -> list[tuple[object, ...]]:
 
 
 def print_unreachable(silent: Sequence[tuple[str, str]]) -> None:
-    """Print the datanodes that did not answer."""
+    """Print the names of the datanodes that did not answer, with the errors."""
     for name, error in silent:
         print_line(f"{short(name)} does not answer: {error}")
 
 
 def age(at_ms: int) -> str:
-    """Return the time since `at_ms` as text."""
+    """Return the time since `at_ms` as text, for example "3 days". Return "never" if `at_ms` is
+    0."""
     return "never" if not at_ms else format_duration(max(0.0, time.time() - at_ms / 1000))

@@ -1,4 +1,4 @@
-"""Lists of keys with blocks in containers, for `scm report` and `explain`."""
+"""Lists of the keys that have blocks in certain containers, for `scm report` and `explain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,17 @@ SHOWN_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """Keys that have blocks in some containers. `keys` may have only the first of them; `key_count`
-    is the total number."""
+    """Keys that have blocks in certain containers.
+
+    `keys` may have only the first keys; `key_count` is the number of all keys.
+    """
 
     keys: Sequence[scm_pb2.ContainerKey]
     key_count: int
     container_count: int
 
     def document(self) -> dict[str, object]:
-        """Return the keys as JSON."""
+        """Return the keys as a JSON document."""
         return {
             "container_count": self.container_count,
             "key_count": self.key_count,
@@ -30,7 +32,7 @@ class KeyList:
         }
 
     def show(self, what: str) -> None:
-        """Print the first keys, and the number of all."""
+        """Print the first keys, and the number of all keys. If there are no keys, print nothing."""
         if not self.key_count:
             return
         print_line(f"{what}: {pluralize(self.key_count, 'key')}")
@@ -49,8 +51,11 @@ def keys_in(
     at_risk: bool = False,
     all_of_them: bool,
 ) -> KeyList:
-    """Return the keys that have blocks in `container_ids` or, with `at_risk`, in containers at
-    risk; at most SHOWN_MAX keys unless `all_of_them`."""
+    """Return the keys that have blocks in the containers `container_ids`.
+
+    If `at_risk` is True, return the keys in containers at risk instead. Return at most SHOWN_MAX
+    keys, unless `all_of_them` is True.
+    """
     keys: list[scm_pb2.ContainerKey] = []
     start_after = ""
     while True:

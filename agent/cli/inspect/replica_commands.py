@@ -1,4 +1,4 @@
-"""Commands `tree`, `diff`, `explain` and `scan`: one container and its replicas in detail."""
+"""Commands `tree`, `diff`, `explain` and `scan`, which show one container and its replicas."""
 
 import datetime
 from collections.abc import Iterator
@@ -53,7 +53,8 @@ DatanodeOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FetchedReplica:
-    """A replica with its tree. If `tree` is None, `error` has the reason."""
+    """A replica whose tree was fetched from its datanode. If `tree` is None, `error` has the
+    reason."""
 
     datanode_id: str
     address: str
@@ -65,8 +66,11 @@ class FetchedReplica:
 def replicas_of(
     client: ClusterClient, container_id: int, datanode: str | None
 ) -> list[FetchedReplica]:
-    """Return all replicas of a container that the SCM knows, or the one on `datanode`, each with
-    its complete tree or an error."""
+    """Fetch the trees of all replicas of a container that the SCM knows.
+
+    If `datanode` is not None, fetch only the tree of the replica on this datanode. Each replica in
+    the result has its complete tree or an error.
+    """
     result, wanted = [], ContainerId(container_id)
     for replica in chosen_replicas(container_info(client, container_id), datanode):
         endpoint = replica.datanode
@@ -83,8 +87,11 @@ def replicas_of(
 def chosen_replicas(
     info: scm_pb2.ContainerInfo, datanode: str | None
 ) -> list[scm_pb2.ContainerInfoReplica]:
-    """Return all replicas, or the replica on the datanode with this address or id prefix. Raise
-    RefusedError if none or several match."""
+    """Return the replica on the datanode with the address or id prefix `datanode`.
+
+    If `datanode` is None, return all replicas of the container. Raise RefusedError if no datanode
+    matches, or if several match.
+    """
     if datanode is None:
         return list(info.replicas)
     chosen = [r for r in info.replicas if r.datanode.address == datanode]
@@ -142,7 +149,8 @@ def tree(
 
 
 def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
-    """Yield a table row per block of a tree and, with `chunks`, one per chunk."""
+    """Yield a table row for each block of a tree. If `chunks` is True, also yield a row for each
+    chunk."""
     for index, block_id in enumerate(root.block_ids.tolist()):
         remark = "deleted" if root.deleted[index] else ""
         leaves = root.leaves_at(index)
@@ -157,7 +165,7 @@ def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
 
 
 def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
-    """Print the first rows, and the number of omitted ones."""
+    """Print the first rows of a table, and the number of omitted rows."""
     kept = list(rows)
     print_rows(columns, kept[:ROWS_SHOWN_MAX])
     if len(kept) > ROWS_SHOWN_MAX:
@@ -165,8 +173,10 @@ def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
 
 
 def tree_facts(replica: FetchedReplica) -> dict[str, object]:
-    """Return a replica's tree as JSON, with checksums in hex. If there is no tree, the root is
-    null."""
+    """Return the tree of a replica as a JSON document, with checksums in hex.
+
+    If there is no tree, the root is null.
+    """
     root = replica.tree
     if root is None:
         return {"datanode_id": replica.datanode_id, "error": replica.error, "root": None}
@@ -231,8 +241,10 @@ def diff(
 
 
 def compare_pair(mine: FetchedReplica, theirs: FetchedReplica) -> tuple[str, Divergence | None]:
-    """Return the result of comparing two replicas, and the differences of their trees. The
-    differences are None if the trees are not comparable."""
+    """Compare two replicas. Return the result, and the differences between their trees.
+
+    The differences are None if the trees cannot be compared.
+    """
     if mine.tree is None or theirs.tree is None:
         return UNKNOWN, None
     verdict = compare(mine.tree.summary(), theirs.tree.summary())
@@ -242,7 +254,7 @@ def compare_pair(mine: FetchedReplica, theirs: FetchedReplica) -> tuple[str, Div
 
 
 def difference_rows(divergence: Divergence) -> Iterator[tuple[object, ...]]:
-    """Yield a table row per difference between two trees."""
+    """Yield a table row for each difference between two trees."""
     for item in divergence.differences:
         leaf = item.theirs or item.mine
         yield (
@@ -256,14 +268,14 @@ def difference_rows(divergence: Divergence) -> Iterator[tuple[object, ...]]:
 
 
 def leaf_text(leaf: Leaf | None) -> str:
-    """Return a leaf as a table cell."""
+    """Return the text for a leaf in a table: its checksum, and whether it is unhealthy."""
     return "-" if leaf is None else checksum(leaf.checksum) + ("" if leaf.healthy else " unhealthy")
 
 
 def pair_facts(
     mine: FetchedReplica, theirs: FetchedReplica, verdict: str, divergence: Divergence | None
 ) -> dict[str, object]:
-    """Return the comparison of two replicas as JSON."""
+    """Return the comparison of two replicas as a JSON document."""
     return {
         "datanode_id": mine.datanode_id,
         "peer_id": theirs.datanode_id,
@@ -331,8 +343,11 @@ def explain(container_id: ContainerArgument) -> int:
 
 
 def wait_lines(info: scm_pb2.ContainerInfo) -> Iterator[str]:
-    """Yield lines with the condition of an unhealthy container, the time since when it lasts, and
-    the reasons why its repair waits."""
+    """Yield lines that describe why the repair of an unhealthy container waits.
+
+    They contain the condition of the container, the time since when it lasts, and the reasons. If
+    no repair waits, yield nothing.
+    """
     if not info.HasField("wait"):
         return
     wait = info.wait
@@ -349,7 +364,7 @@ def utc(at_ms: int) -> str:
 
 
 def checksums_text(info: scm_pb2.ContainerInfo) -> str:
-    """Return a text that says whether the checksums of a container's replicas agree."""
+    """Return a text that says whether the checksums of a container's replicas are equal."""
     if info.state in BEING_WRITTEN:
         return "no checksums before it is closed"
     if info.checksums == "shards":
@@ -360,7 +375,8 @@ def checksums_text(info: scm_pb2.ContainerInfo) -> str:
 def findings_of(
     client: ClusterClient, replica: scm_pb2.ContainerInfoReplica, container_id: int
 ) -> list[datanode_pb2.Finding] | str:
-    """Return a replica's unresolved findings, or the error as text."""
+    """Return the unresolved findings about a replica. If they cannot be fetched, return an error
+    text."""
     if replica.replica.load_error:
         return f"cannot be loaded: {replica.replica.load_error}"
     try:
@@ -373,7 +389,7 @@ def findings_of(
 
 
 def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) -> None:
-    """Print one replica's findings as text."""
+    """Print the findings about one replica, or the error text `found`."""
     if isinstance(found, str):
         print_line(f"{short(datanode_id)}: {found}")
         return
@@ -396,7 +412,10 @@ def print_scans(
     *,
     wait: bool,
 ) -> int:
-    """Print the results of scans, or that they are queued; return the exit code."""
+    """Print the results of scans, or that the scans are queued. Return the exit code.
+
+    If there is no result, raise the first error in `failures`.
+    """
     if not results:
         raise failures[0][1]
     if is_json():
@@ -428,7 +447,7 @@ def print_scans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanOptions:
-    """Parameters of a scan of a container."""
+    """Parameters of the scan of a container."""
 
     container_id: int
     wait: bool
@@ -436,7 +455,8 @@ class ScanOptions:
 
 
 def scan_replicas(datanode: str | None, wish: ScanOptions) -> int:
-    """Scan all replicas of a container, or those of one datanode; return the exit code."""
+    """Scan all replicas of a container, or only the replica on one datanode. Return the exit
+    code."""
     with connect() as client:
         info = container_info(client, wish.container_id)
         results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
@@ -446,8 +466,8 @@ def scan_replicas(datanode: str | None, wish: ScanOptions) -> int:
 def scan_each(
     client: ClusterClient, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanOptions
 ) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
-    """Scan the replicas one after another; return the results and the errors, each with its
-    datanode id."""
+    """Scan replicas one after the other. Return the results and the errors, each with its datanode
+    id."""
     results, failures = [], []
     for replica in replicas:
         datanode_id = replica.datanode.datanode_id
@@ -461,8 +481,10 @@ def scan_each(
 def scan_one(
     client: ClusterClient, replica: scm_pb2.ContainerInfoReplica, wish: ScanOptions
 ) -> datanode_pb2.ScanProgress:
-    """Scan one replica with a progress bar or, without `wish.wait`, queue the scan; return the last
-    message from the datanode."""
+    """Scan one replica with a progress bar, and return the last message of the datanode.
+
+    If `wish.wait` is False, only add the scan to the queue of the datanode.
+    """
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
     peer = client.peer(replica.datanode)
     if not wish.wait:

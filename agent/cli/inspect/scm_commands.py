@@ -1,4 +1,4 @@
-"""Commands `scm nodes`, `containers` and others: records of the control plane, and outcomes of
+"""Commands `scm nodes`, `containers` and others, which show records of the SCM and outcomes of
 commands."""
 
 import time
@@ -50,8 +50,10 @@ WaitOption = Annotated[
 
 
 def health_of(node: scm_pb2.NodeInfo) -> str:
-    """Return the health of a datanode as text, with a note if it gets no replicas because it is
-    read-only or not managed."""
+    """Return the health of a datanode as text.
+
+    The text says if the datanode gets no new replicas because it is read-only or not managed.
+    """
     if node.read_only:
         return f"{node.health}, read-only"
     return f"{node.health}, not managed" if node.unmanaged else node.health
@@ -94,7 +96,7 @@ def nodes(on: OnOption = None) -> None:
 
 
 def container_pages(client: ClusterClient) -> Iterator[Sequence[scm_pb2.ContainerInfo]]:
-    """Yield every container that the SCM knows, one page per request."""
+    """Yield all containers that the SCM knows, in pages. Each page is fetched by one request."""
     start = 1
     while start:
         page = client.scm.list_container_infos(
@@ -142,7 +144,7 @@ def containers(
 
 
 def container_row(info: scm_pb2.ContainerInfo) -> tuple[object, ...]:
-    """Return the row of a container in the table of all containers."""
+    """Return the table row about one container."""
     return (
         info.container_id,
         info.state,
@@ -155,12 +157,12 @@ def container_row(info: scm_pb2.ContainerInfo) -> tuple[object, ...]:
 
 
 def state_name(state: container_pb2.ReplicaState) -> str:
-    """Return the name of a replica state, given its number on the wire."""
+    """Return the name of a replica state. `state` is its number in messages."""
     return container_pb2.ReplicaState.Name(state)
 
 
 def show_container(client: ClusterClient, container_id: int) -> None:
-    """Print one container and each of its replicas."""
+    """Print one container and all its replicas."""
     info = fetch_container(client, container_id)
     if is_json():
         print_json(facts(info))
@@ -172,7 +174,7 @@ def show_container(client: ClusterClient, container_id: int) -> None:
 
 
 def say_unloadable(info: scm_pb2.ContainerInfo) -> None:
-    """Print why each unloadable replica cannot be loaded."""
+    """Print the reason for each replica that cannot be loaded."""
     for held in info.replicas:
         if held.replica.load_error:
             print_line(
@@ -181,7 +183,7 @@ def say_unloadable(info: scm_pb2.ContainerInfo) -> None:
 
 
 def print_replicas(info: scm_pb2.ContainerInfo) -> None:
-    """Print the table of a container's replicas."""
+    """Print a table of a container's replicas."""
     rows = [
         (
             short(r.datanode.datanode_id),
@@ -224,8 +226,11 @@ def snapshot() -> None:
 def scan_decision(
     client: ClusterClient, row: scm_pb2.PlanRow, *, dry_run: bool
 ) -> scm_pb2.ContainerDecision:
-    """Make the datanodes in a plan's row scan their replicas; return the decision. If a replica has
-    a root now, do not scan it: the decision is STALE_PLAN."""
+    """Scan the replicas that a row of a plan names, and return the decision about the row.
+
+    A plan requests a scan only for replicas without a root. If one of the replicas has a root now,
+    it is not scanned, and the decision is STALE_PLAN. In a dry run, nothing is scanned.
+    """
     decision = scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
     try:
         _scan(client, row, decision, dry_run=dry_run)
@@ -256,7 +261,8 @@ def _scan(
 
 
 def show_decisions(answer: scm_pb2.ContainerDecisions) -> int:
-    """Print the SCM's decision per container; return exit code 1 if it refused any."""
+    """Print the SCM's decision about each container. Return exit code 1 if the SCM refused any
+    request."""
     rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
     columns = ["container#", "decision", "commands#", "reason"]
     print_messages("decisions", columns, rows, answer.decisions)
@@ -264,14 +270,17 @@ def show_decisions(answer: scm_pb2.ContainerDecisions) -> int:
 
 
 def safe_mode_line(client: ClusterClient) -> str:
-    """Return a line with the reason why the SCM is in safe mode; "" if safe mode is off."""
+    """Return a line with the reason why the SCM is in safe mode. Return "" if safe mode is off."""
     answer = client.scm.safe_mode(scm_pb2.SafeModeRequest())
     return f"the control plane: safe mode: {answer.reason}" if answer.on else ""
 
 
 def wait_and_show(client: ClusterClient, wait_s: float, answer: scm_pb2.ContainerDecisions) -> int:
-    """Wait for the outcomes of commands and print them; return exit code 2 if a replica is not
-    repaired."""
+    """Wait for the outcomes of commands, and print them.
+
+    Return exit code 1 if the SCM refused a command. Return exit code 2 if a command failed, or if
+    it has no outcome after `wait_s` seconds.
+    """
     refused = [d for d in answer.decisions if d.code != "OK"]
     ids = [command_id for d in answer.decisions for command_id in d.command_ids]
     outcomes, pending = wait_for_outcomes(client, ids, wait_s)
@@ -321,7 +330,7 @@ PROOFS = {"changed": "read what changed", "whole": "read whole"}
 
 
 def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
-    """Return one command's outcome as a table row."""
+    """Return the table row about the outcome of one command."""
     status, done = outcome.status, outcome.status.reconcile
     repaired = sum(chunk.result in {"repaired", "salvaged", "trimmed"} for chunk in done.chunks)
     rebuilt = status.reconstruct
@@ -344,8 +353,11 @@ def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
 def wait_for_outcomes(
     client: ClusterClient, command_ids: list[int], wait_s: float
 ) -> tuple[list[scm_pb2.Outcome], list[int]]:
-    """Poll until every command has an outcome or `wait_s` seconds have passed, with the progress on
-    stderr. Return the outcomes, and the ids of the commands without an outcome."""
+    """Wait until all commands have an outcome, but at most `wait_s` seconds. Show the progress on
+    stderr.
+
+    Return the outcomes, and the ids of the commands without an outcome.
+    """
     deadline_s = time.monotonic() + wait_s
     if not command_ids:
         return [], []
@@ -368,7 +380,8 @@ def wait_for_outcomes(
 
 
 def show_outcomes(datanode: str | None, count: int | None) -> None:
-    """Print the outcomes of the newest commands."""
+    """Print the outcomes of the newest commands. If `datanode` is set, print only those of this
+    datanode."""
     count = min(OUTCOMES_SHOWN if count is None else count, KEPT_MAX)
     with connect() as client:
         is_selected = selected(client, [datanode] if datanode else None)
@@ -387,7 +400,8 @@ def show_outcomes(datanode: str | None, count: int | None) -> None:
 
 
 def container_info(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the SCM's record of one container. Raise RefusedError if it has no replicas."""
+    """Return the SCM's record of one container. Raise RefusedError if the container has no
+    replicas."""
     info = fetch_container(client, container_id)
     if not info.replicas:
         raise RefusedError(

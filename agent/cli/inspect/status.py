@@ -1,7 +1,8 @@
-"""Command `status`: report whether the data is healthy, and what is damaged.
+"""Command `status`: shows whether the data is healthy, and what is damaged.
 
-Modules that print results are imported only when they are needed, to start faster. The command
-should take at most 300 ms from the start of the interpreter (`make bench NAME=node`).
+Modules that print results are imported only when they are needed, so that the command starts
+faster. The command should take at most 300 ms from the start of the interpreter (`make bench
+NAME=node`).
 """
 
 import time
@@ -66,8 +67,10 @@ def status(
 
 
 def address_of(datanode: str) -> str:
-    """Return the address of a datanode. An address is used as given, because the SCM may be
-    unavailable."""
+    """Return the address of a datanode that is given by its id or address.
+
+    An address is returned unchanged, because the SCM may be unavailable.
+    """
     if ":" in datanode:
         return datanode
     from suture.terminal.selection import one_node
@@ -78,7 +81,7 @@ def address_of(datanode: str) -> str:
 
 
 def one_datanode(address: str) -> int:
-    """Show one datanode: volumes and workers."""
+    """Show the volumes and the workers of one datanode. Return the exit code."""
     answer = fetch_status(address, security())
     now_ms = int(time.time() * 1000)
     line = headline(answer_of([answer], now_ms), now_ms)
@@ -94,7 +97,7 @@ def one_datanode(address: str) -> int:
 
 
 def document_of(told: Told) -> dict[str, object]:
-    """Return a datanode's status as JSON."""
+    """Return the status of a datanode as a JSON document."""
     from suture.terminal.document import facts
 
     answer, scrub = told
@@ -106,8 +109,11 @@ def document_of(told: Told) -> dict[str, object]:
 
 
 def whole_cluster(*, as_nagios: bool = False) -> int:
-    """Show the state of the cluster according to the control plane and each datanode. The exit
-    codes are those of Nagios, too: 0 is OK, 2 CRITICAL, 3 UNKNOWN."""
+    """Show the state of the cluster according to the SCM and to each datanode. Return the exit
+    code.
+
+    The exit codes are also valid for Nagios: 0 is OK, 2 CRITICAL, 3 UNKNOWN.
+    """
     from suture.wire.clients.scm import ScmClient  # not needed for a single datanode
 
     proof = security()
@@ -155,8 +161,10 @@ def whole_cluster(*, as_nagios: bool = False) -> int:
 
 
 def fetch_all_statuses(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
-    """Query datanodes concurrently; return the status of each in the order of `nodes`, or the error
-    as a string."""
+    """Fetch the status of all datanodes at the same time. Return them in the order of `nodes`.
+
+    If a datanode does not answer, its item is the error as text.
+    """
 
     def ask_one(node: scm_pb2.NodeInfo) -> Told | str:
         try:
@@ -169,9 +177,9 @@ def fetch_all_statuses(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> li
 
 
 def fetch_status(address: str, proof: Security, datanode_id: str = "") -> Told:
-    """Return the status and the scans of one datanode. Raise SutureError if it does not answer.
+    """Fetch the status and the scans of one datanode. Raise SutureError if it does not answer.
 
-    With `datanode_id`, raise an error if another datanode has this address.
+    If `datanode_id` is set, and another datanode has this address, raise SutureError.
     """
     header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
     channel = open_channel(address, proof)

@@ -1,4 +1,4 @@
-"""Output of `suture status`: its headline and its tables."""
+"""Prints the result of `suture status`: a headline and tables."""
 
 import time
 from collections.abc import Sequence
@@ -18,8 +18,10 @@ def show_cluster(
     answers: Sequence[Told | str],
     line: str,
 ) -> None:
-    """Print the headline `line`, a line about the containers, the settings in force, and the table
-    of datanodes."""
+    """Print the headline `line`, a line about the containers, and the table of datanodes.
+
+    Also print the settings that are in effect.
+    """
     print_line(line)
     print_line(containers_line(counts))
     if line_of_scm := scm_clock_line(answers):
@@ -32,7 +34,7 @@ def show_cluster(
 def show_nagios_line(
     counts: scm_pb2.CountContainersResponse, known: DataStatus, line: Headline
 ) -> None:
-    """Print the headline and numbers in the format of a Nagios plugin: `TEXT | NAME=VALUE`."""
+    """Print the headline and some numbers in the format of a Nagios plugin: `TEXT | NAME=VALUE`."""
     numbers = {
         "containers": counts.all,
         "containers_faulty": counts.faulty,
@@ -50,7 +52,7 @@ def show_nagios_line(
 
 
 def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
-    """Return the summary line of the containers."""
+    """Return a line with the numbers of healthy, damaged and open containers."""
     closed = counts.all - counts.open
     if not counts.all:
         return "no containers yet"
@@ -69,8 +71,11 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
 
 
 def scm_clock_line(answers: Sequence[Told | str]) -> str:
-    """Return a line about a wrong clock of the SCM. Its clock is wrong if the clocks of most
-    datanodes, at least two, differ from it in the same direction. Return "" otherwise."""
+    """Return a line that says that the clock of the SCM is wrong, or "".
+
+    The clock of the SCM is wrong if the clocks of most datanodes, and of at least two, differ from
+    it in the same direction.
+    """
     told = [answer for answer in answers if not isinstance(answer, str)]
     offsets_ms = [status.clock_offset_ms for status, _ in told]
     for sign, word in ((1, "behind"), (-1, "ahead of")):
@@ -83,8 +88,10 @@ def scm_clock_line(answers: Sequence[Told | str]) -> str:
 
 
 def clock_remark(offset_ms: int) -> str:
-    """Return a remark on a clock that differs from the SCM's clock; "" if the difference is
-    small."""
+    """Return a remark about the clock of a datanode that differs from the clock of the SCM.
+
+    Return "" if the difference is small.
+    """
     if abs(offset_ms) <= CLOCK_OFFSET_MS_MAX:
         return ""
     word = "ahead of" if offset_ms > 0 else "behind"
@@ -92,7 +99,7 @@ def clock_remark(offset_ms: int) -> str:
 
 
 def print_nodes(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]) -> None:
-    """Print the table of datanodes."""
+    """Print the table of all datanodes."""
     columns = ["datanode", "address", "health", "containers#", "used#", "free#", "oldest scan"]
     columns += ["verified#", "time left#"]
     columns += ["findings#", "tasks#", "remark"]
@@ -101,7 +108,7 @@ def print_nodes(nodes: Sequence[scm_pb2.NodeInfo], answers: Sequence[Told | str]
 
 
 def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
-    """Return the table row of one datanode."""
+    """Return the table row about one datanode. `told_by` is its status, or an error text."""
     if isinstance(told_by, str):
         return (short(node.datanode_id), node.address, node.health, *["-"] * 8, told_by)
     answer, scrub = told_by
@@ -134,14 +141,15 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
 
 
 def verified_share(answer: datanode_pb2.StatusResponse) -> str:
-    """Return the percentage of a datanode's bytes that were verified within the scan interval."""
+    """Return the percentage of a datanode's bytes that were verified within the scan interval, as
+    text."""
     data_bytes = sum(volume.data_bytes for volume in answer.volumes)
     in_time_bytes = sum(volume.in_time_bytes for volume in answer.volumes)
     return percent(in_time_bytes, data_bytes) if data_bytes else "-"
 
 
 def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
-    """Return the time until all due scans of a datanode are complete, as text."""
+    """Return the time until all scans of a datanode that are due now are complete, as text."""
     scans = [volume for volume in scrub.volumes if volume.state != "off"]
     if not scans:
         return "-"
@@ -151,7 +159,7 @@ def pass_left(scrub: datanode_pb2.ScrubStatusResponse) -> str:
 
 
 def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
-    """Return the age of the oldest scan of a datanode's volumes as text."""
+    """Return the age of the oldest scan of a datanode's volumes, as text."""
     with_data = [volume for volume in answer.volumes if volume.container_count]
     if not with_data:
         return "-"
@@ -159,7 +167,10 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
 
 
 def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
-    """Return the results of random challenges to peers as text."""
+    """Return a line about the challenges of a datanode to its peers.
+
+    A challenge is a request to prove that the peer has a randomly chosen chunk.
+    """
     count = asked.proven_count + asked.failed_count + asked.unanswered_count + asked.own_count
     if not asked.interval_ms:
         return "challenges: off"
@@ -172,14 +183,15 @@ def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
 
 
 def shadow_line(shadow: datanode_pb2.ShadowHashing) -> str:
-    """Return the results of shadow hashing as text."""
+    """Return a line about shadow hashing, which computes checksums also by a second
+    implementation."""
     state = "running" if shadow.running else "not running"
     counts = f"{shadow.compared_count} chunks compared, {shadow.differing_count} scans differing"
     return f"shadow hashing: {state}, {counts}"
 
 
 def show_datanode(told: Told, line: str) -> None:
-    """Print one datanode: its volumes, workers, challenges and shadow hashing."""
+    """Print the status of one datanode: volumes, workers, challenges, shadow hashing."""
     answer, scrub = told
     print_line(line)
     print_line(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")

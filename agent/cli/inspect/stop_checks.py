@@ -1,4 +1,5 @@
-"""Command `ok-to-stop`: the effect of stopping datanodes or volumes, in advance."""
+"""Command `ok-to-stop`: shows the effect of stopping datanodes or volumes before they are
+stopped."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -69,7 +70,8 @@ def ok_to_stop(
 def check_stop(
     names: list[str], *, for_good: bool = False, keep_count: int = 0
 ) -> scm_pb2.CheckStopResponse:
-    """Query the control plane. Raise RefusedError if a name is unknown."""
+    """Ask the SCM for the effect of stopping datanodes or volumes. Raise RefusedError if a name is
+    unknown."""
     with connect() as client:
         ids, volumes = resolve_targets(client, names)
         return client.scm.check_stop(
@@ -86,7 +88,7 @@ def check_stop(
 
 
 def show_lost(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print the containers that would be lost because no other datanode has their data."""
+    """Print the containers that would be lost, because no other datanode has their data."""
     if answer.lost_count:
         states = ", ".join(
             f"{state or 'known from replicas only'}: {count}"
@@ -103,7 +105,8 @@ def show_lost(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print how many containers with a replica on the named objects would become unreadable."""
+    """Print how many containers would become unreadable if the named datanodes or volumes were
+    stopped."""
     print_line(f"containers with a replica there: {answer.container_count}")
     print_line(f"could not be read any more: {answer.unreadable_count}")
     show_ids(answer.unreadable_container_ids, answer.unreadable_count)
@@ -116,7 +119,7 @@ def show_reading(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_missing_replicas(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print the copies that the SCM would make, and their expected duration."""
+    """Print the copies that the SCM would make, and how long this would take."""
     if not answer.missing_replica_count:
         print_line("no container would lack a replica")
         return
@@ -140,8 +143,11 @@ def show_missing_replicas(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_writing(answer: scm_pb2.CheckStopResponse) -> None:
-    """Print how many containers on the named objects are being written, and by how many clients.
-    The clients continue in other containers."""
+    """Print how many containers on the named datanodes or volumes are open, and how many clients
+    write.
+
+    The clients would continue in other containers.
+    """
     if answer.open_count:
         print_line(
             f"{pluralize(answer.open_count, 'container')} being written there, by "
@@ -150,7 +156,10 @@ def show_writing(answer: scm_pb2.CheckStopResponse) -> None:
 
 
 def show_ids(ids: Sequence[int], count: int) -> None:
-    """Print the first container ids, and how many of the `count` containers are not shown."""
+    """Print the first container ids, and the number of containers that are not printed.
+
+    `count` is the number of all containers.
+    """
     known = ids[:IDS_SHOWN_MAX]
     if known:
         more = f" and {count - len(known)} more" if count > len(known) else ""

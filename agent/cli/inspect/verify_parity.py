@@ -1,4 +1,4 @@
-"""Command `scrub parity`: check that the shards of erasure-coded containers match each other."""
+"""Command `scrub parity`: checks that the shards of erasure-coded containers match each other."""
 
 import time
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def verify_parity_command(
 
 
 def requested_container(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the requested container. Raise RefusedError if it has no parity."""
+    """Return the requested container. Raise RefusedError if it is not erasure-coded."""
     info = fetch_container(client, container_id)
     if not info.scheme:
         raise RefusedError(
@@ -91,7 +91,7 @@ def verify_container(
     executor: ThreadPoolExecutor,
     pace: Callable[[int], None],
 ) -> ParityReport:
-    """Verify the parity of one container, with the shards that the SCM knows; return the report."""
+    """Check the parity of one container with the shards that the SCM knows. Return the report."""
     shards = [
         ShardLocation(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
         for item in info.replicas
@@ -102,8 +102,11 @@ def verify_container(
 
 
 def rate_limiter(bytes_per_s: float) -> Callable[[int], None]:
-    """Return a function to call after each read with its length in bytes. It sleeps so that the
-    rate is at most `bytes_per_s`; 0 = unlimited."""
+    """Return a function that limits a read rate to `bytes_per_s`; 0 means unlimited.
+
+    The caller calls the function after each read, with the length in bytes. The function sleeps as
+    long as necessary.
+    """
     started_s = time.monotonic()
     read_bytes = 0
 
@@ -117,7 +120,7 @@ def rate_limiter(bytes_per_s: float) -> Callable[[int], None]:
 
 
 def print_result(report: ParityReport) -> None:
-    """Print the result of verifying the parity of one container."""
+    """Print the result of the parity check of one container."""
     checked = f"{pluralize(report.stripe_count, 'stripe')}, {size(report.read_bytes)} read"
     if report.is_clean:
         print_line(f"container {report.container_id}: all shards fit together; {checked}")
@@ -145,12 +148,12 @@ def print_result(report: ParityReport) -> None:
 
 
 def named(wrong: tuple[int, ...]) -> str:
-    """Return the wrong shards as text."""
+    """Return the indexes of the wrong shards as text."""
     return ", ".join(map(str, wrong)) or "cannot be told"
 
 
 def facts(report: ParityReport) -> dict[str, object]:
-    """Return the parity report of one container as JSON."""
+    """Return the result of the parity check of one container as a JSON document."""
     return {
         "container_id": report.container_id,
         "clean": report.is_clean,

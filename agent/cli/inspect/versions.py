@@ -1,4 +1,4 @@
-"""Command `versions`: the version and start of every program of the cluster."""
+"""Command `versions`: shows the version and the start time of every program of the cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +14,10 @@ from suture.wire.v1 import datanode_pb2, scm_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramVersion:
-    """Version of a program of the cluster. `started_at_ms` is 0 if the time is unknown, and for the
-    command `suture`."""
+    """The version and the start time of one program of the cluster.
+
+    `started_at_ms` is 0 for the command `suture`, and if the time is unknown.
+    """
 
     program: str
     datanode_id: str = ""
@@ -67,8 +69,10 @@ def datanode_versions(
     known: scm_pb2.ListNodesResponse,
     answers: Mapping[str, DatanodeReply[datanode_pb2.StatusResponse]],
 ) -> Iterator[ProgramVersion]:
-    """Yield the agent of each datanode, with the version in its answer or, if it does not answer,
-    in its registration."""
+    """Yield the version of the agent on each datanode.
+
+    If an agent does not answer, its version at registration is used.
+    """
     for node in known.nodes:
         answer = answers[node.datanode_id]
         own = answer.value
@@ -85,13 +89,13 @@ def datanode_versions(
 
 
 def command_version(of_scm: str) -> ProgramVersion:
-    """Return this command's own version."""
+    """Return the version of this command. `of_scm` is the version of the SCM."""
     own = version("suture")
     return ProgramVersion(program="suture", version=own, differs=own != of_scm)
 
 
 def print_programs(programs: Sequence[ProgramVersion]) -> None:
-    """Print one row for each program."""
+    """Print a table with one row for each program."""
     rows = [
         (
             one.program,
@@ -107,7 +111,9 @@ def print_programs(programs: Sequence[ProgramVersion]) -> None:
 
 
 def remark(one: ProgramVersion) -> str:
-    """Return a remark if a program's version differs from the SCM's, or if the program did not
-    answer; "" otherwise."""
+    """Return a remark if the version of a program differs from the SCM's, or if it did not answer.
+
+    Otherwise, return "".
+    """
     told = f"as registered; does not answer: {one.error}" if one.error else ""
     return "; ".join(filter(None, ["differs from the SCM" if one.differs else "", told]))

@@ -1,1 +1,1 @@
-"""Commands for one host: options, certificates, offline volumes, and the demo."""
+"""Commands for one host: options, certificates, volumes without an agent, the demo."""

@@ -1,4 +1,4 @@
-"""Commands `config check`, `show` and `explain` for the agent's options."""
+"""Commands `config check`, `show` and `explain` for the options of the agent."""
 
 from pathlib import Path
 from typing import Annotated
@@ -103,7 +103,8 @@ def explain(
 
 
 def explain_event(name: str) -> int:
-    """Print the meaning of a log event, and the fields with its ids."""
+    """Print the meaning of all log events that begin with `name`, and the fields that contain
+    ids."""
     found = {key: event for key, event in sorted(EVENTS.items()) if key.startswith(name)}
     if not found:
         raise RefusedError(
@@ -121,7 +122,7 @@ def explain_event(name: str) -> int:
 
 
 def origin_of(name: str, written: ParsedConfig) -> str:
-    """Return the file and line that set an option, or "default" if none does."""
+    """Return the file and line that set an option. Return "default" if no file sets it."""
     place = written.places.get(tuple(name.split(".")))
     return "default" if place is None else str(place)
 

@@ -1,4 +1,7 @@
-"""Command `demo`: run the demo of a source checkout. The wheel and the packages do not have it."""
+"""Command `demo`: runs the demo in a source checkout.
+
+The wheel and the packages do not contain the demo.
+"""
 
 import sys
 from collections.abc import Callable
@@ -14,8 +17,10 @@ CHECKOUT: Final = Path(__file__).resolve().parents[3]
 
 
 def find_demo_command(checkout: Path) -> Callable[..., int]:
-    """Return the demo command of a source checkout. If `checkout` is not a source checkout, return
-    a command that raises UnavailableError."""
+    """Return the function of the command `demo` in a source checkout.
+
+    If `checkout` is not a source checkout, return a function that raises UnavailableError.
+    """
     if (checkout / "tools" / "demo" / "command.py").is_file():
         sys.path.append(str(checkout))
         command: Callable[..., int] = import_module("tools.demo.command").demo

@@ -1,4 +1,4 @@
-"""Command `salvage`: copy every file from volumes, without an agent or a control plane."""
+"""Command `salvage`: copies all files from volumes, without an agent or a control plane."""
 
 from dataclasses import asdict
 from pathlib import Path

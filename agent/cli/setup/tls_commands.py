@@ -1,4 +1,5 @@
-"""Commands `tls init`, `issue` and `show`: a private certificate authority and its certificates."""
+"""Commands `tls init`, `issue` and `show` for a private certificate authority and its
+certificates."""
 
 from datetime import datetime
 from pathlib import Path
@@ -143,7 +144,7 @@ def show_certificates(
 
 
 def document(what: pki.CertificateInfo) -> dict[str, object]:
-    """Return one certificate as JSON."""
+    """Return a certificate as a JSON document."""
     return {
         "name": what.name,
         "issuer": what.issuer,
@@ -159,12 +160,12 @@ def document(what: pki.CertificateInfo) -> dict[str, object]:
 
 
 def day(at: datetime) -> str:
-    """Return a date as text."""
+    """Return a date as text, for example "2026-11-30"."""
     return f"{at:%Y-%m-%d}"
 
 
 def expiry(at: datetime, now: datetime) -> str:
-    """Return the expiry date as text, and the time until or since the expiry."""
+    """Return the date on which a certificate expires, and the time until or since then, as text."""
     left_s = (at - now).total_seconds()
     if left_s <= 0:
         return f"{day(at)}, expired {format_duration(-left_s)} ago"

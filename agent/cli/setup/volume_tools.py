@@ -1,4 +1,4 @@
-"""Command `fsck`: checks of this host's volumes, without an agent."""
+"""Command `fsck`: checks the volumes of this host, without an agent."""
 
 from dataclasses import asdict
 from pathlib import Path
