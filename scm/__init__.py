@@ -1,1 +1,1 @@
-"""The reference control plane. One node, not highly available."""
+"""The reference control plane (SCM). It runs on one node and is not highly available."""

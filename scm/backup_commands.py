@@ -1,6 +1,6 @@
-"""Commands `suture scm backup` and `suture scm restore`, for the control plane's state.
+"""Commands `suture scm backup` and `suture scm restore`, for the state of the SCM.
 
-They work on files on the host of the control plane. The control plane may be running or stopped.
+They read and write files on the host of the SCM. The SCM may be running or stopped.
 """
 
 import time
@@ -30,7 +30,7 @@ DataOption = Annotated[Path, option("DIR", "Data directory of the SCM.", "--data
 
 
 class _Progress:
-    """Prints the progress after a fixed number of rows."""
+    """Prints a line after every ROWS_PER_REMARK rows."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -87,7 +87,7 @@ def backup(
 
 
 def show_backups(directory: Path) -> int:
-    """Print the backups in a directory, oldest first."""
+    """Print the backups in a directory, oldest first. Return the exit code."""
     found = list_backups(directory)
     if is_json():
         print_json({"backups": [{"path": str(path), **_facts(one)} for path, one in found]})

@@ -1,8 +1,8 @@
-"""`suture-scm`: open the state, serve calls, run the periodic work, stop cleanly. The composition
-root.
+"""`suture-scm`: opens the state, serves calls, runs the periodic work, and stops cleanly.
 
-Single node: one process owns the state directory. While the process is down, datanodes continue to
-serve and scan, and no commands are sent.
+The module creates all objects of the process. The SCM is a single node: one process owns the state
+directory. While the process is down, datanodes continue to serve reads and to scan, and receive no
+commands.
 """
 
 import os
@@ -67,9 +67,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 class TickThread(threading.Thread):
     """Thread that calls `ControlPlane.tick` until it is stopped.
 
-    A SutureError is logged and the tick repeated, because a failed write may succeed later. Any
-    other error is a bug: the thread ends, and `on_death` ends the process. Otherwise a control
-    plane without ticks would look alive and send no commands.
+    A SutureError is logged and the tick is repeated, because a failed write may succeed later. Any
+    other error is a bug: the thread ends, and `on_death` ends the process. Otherwise, the process
+    would continue without ticks, and would send no commands although it seems to run.
     """
 
     def __init__(
@@ -95,16 +95,15 @@ class TickThread(threading.Thread):
         return quiet_s < max(TICK_QUIET_S_MIN, TICKS_MISSED_MAX * self._interval_s)
 
     def hung(self) -> tuple[str, ...]:
-        """Return the name of this thread if it must not feed the watchdog; an empty tuple if it
-        makes progress.
+        """Return the name of this thread if it makes no progress, otherwise an empty tuple.
 
-        A tick may take long after a start, or when many nodes die. Each portion of the tick counts
-        as progress.
+        The watchdog is not notified while this thread makes no progress. A tick may take long after
+        a start, or when many datanodes die, so each portion of a tick counts as progress.
         """
         return (self.name,) if self._pulse.quiet_s() > QUIET_MAX_S else ()
 
     def run(self) -> None:
-        """Call `tick` until `stop`."""
+        """Call `tick` repeatedly until `stop` is called."""
         try:
             while not self._pause(self._interval_s):
                 try:
@@ -119,8 +118,11 @@ class TickThread(threading.Thread):
             self._on_death.set()
 
     def _look_on(self) -> None:
-        """Check due containers for at most half of the time between two ticks. After each portion,
-        pause for as long as the portion took, so that waiting calls get the lock."""
+        """Check due containers for at most half of the time between two ticks.
+
+        After each portion, pause for as long as the portion took, so that waiting calls get the
+        lock.
+        """
         began_s = time.monotonic()
         until_s = began_s + self._interval_s / 2
         while began_s < until_s and self._control.continue_round():
@@ -130,12 +132,12 @@ class TickThread(threading.Thread):
             began_s = time.monotonic()
 
     def _pause(self, seconds: float) -> bool:
-        """Record progress and wait `seconds`. Return True if the loop must end."""
+        """Record progress, and wait for `seconds`. Return True if the thread must end."""
         self._pulse.mark()
         return self._stopping.wait(seconds)
 
     def stop(self) -> None:
-        """End the loop and wait for its end."""
+        """Stop the thread, and wait until it has ended."""
         self._stopping.set()
         self.join()
 
@@ -150,8 +152,10 @@ def serve(
     is_cold: bool = False,
     is_new: bool = False,
 ) -> int:
-    """Serve until `stop` is set; return the exit code. `verify` is the command that the Spark loop
-    runs."""
+    """Serve until `stop` is set. Return the exit code.
+
+    `verify` is the command of the Spark job that verifies snapshots; it may be empty.
+    """
     security = load_security(
         options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
     )
@@ -210,7 +214,7 @@ def serve(
 
 
 def _limits(options: ScmOptions) -> ScmServerLimits:
-    """Return the limits of the server, reduced if the limit of open files is too low for them."""
+    """Return the limits of the server. They are lower if the limit of open files requires it."""
     return ScmServerLimits(
         connections_max=connections_that_fit(options.connections_max),
         calls_per_s_max=options.calls_per_s_max,
@@ -224,7 +228,10 @@ def _verifier(
     options: ScmOptions,
     loops: WorkerLoops,
 ) -> SparkLoop | None:
-    """Create the loop with Spark and add it to `loops`. Return None if it is not enabled."""
+    """Create the worker that runs Spark verifications, and add it to `loops`.
+
+    Return None if no command is configured.
+    """
     if not command:
         return None
     pulse = ProgressMarker()
@@ -242,7 +249,10 @@ def _verifier(
 
 @contextmanager
 def _listening(watched: HttpStatus, address: str) -> Iterator[str]:
-    """Serve the web pages, if enabled; yield the bound address, or "" if the pages are disabled."""
+    """Serve the web pages while the body runs, and yield the address.
+
+    Yield an empty string if the pages are disabled.
+    """
     if not address:
         yield ""
         return
@@ -385,16 +395,17 @@ def run(
 
 
 def _print_error(error: SutureError | ModuleNotFoundError) -> None:
-    """Print why the control plane does not start."""
+    """Print the reason why the control plane cannot start."""
     shown = missing_extra(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error
     hint = f" ({shown.hint})" if shown.hint else ""
     typer.echo(printable(f"suture-scm: {shown}{hint}"), err=True)
 
 
 def main(stop: StopRequest | None = None) -> None:
-    """Run the command line until `stop` is set. Without `stop`, signals set a new stop request.
+    """Run the command line until `stop` is set. If `stop` is None, signals end the program.
 
-    Exit codes: 0 stopped as requested; 1 cannot start, or failed; 64 usage.
+    The exit code is 0 if stopped as requested, 1 if the start or the program failed, and 64 if the
+    command line is invalid.
     """
     run_server(app, stop)
 

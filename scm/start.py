@@ -1,7 +1,7 @@
-"""The entry point of `suture-scm`: it handles signals first, and then imports the control plane.
+"""The entry point of `suture-scm`.
 
-The imports take seconds on a small host. `agent.start` describes the effect of a signal during the
-imports.
+It installs the signal handlers and then imports the control plane. The imports take seconds on a
+slow host. `agent.start` describes the effect of a signal during the imports.
 """
 
 from suture.runtime.standard_streams import open_standard_streams
@@ -10,7 +10,7 @@ from suture.runtime.umask import set_daemon_umask
 
 
 def main() -> None:
-    """Handle SIGTERM, SIGINT and SIGHUP from now on, and run the command line; see `scm.main`."""
+    """Handle SIGTERM, SIGINT and SIGHUP, then run the command line (see `scm.main`)."""
     open_standard_streams()
     set_daemon_umask()
     stop = StopRequest()

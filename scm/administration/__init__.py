@@ -1,1 +1,1 @@
-"""Changes that operators and plans request: previews, their execution, and departures of nodes."""
+"""Changes that operators and plans request: their previews, their execution, and departures."""

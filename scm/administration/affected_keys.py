@@ -1,7 +1,7 @@
 """Finds the keys that lose data if given containers are lost. No I/O.
 
-The functions scan all keys, because no index from containers to keys exists. Operators request this
-rarely. The scan works on immutable values, so no lock is held.
+The functions scan all keys, because no index from containers to keys exists. This is acceptable,
+because operators request it rarely. The keys are immutable, so the scan needs no lock.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +13,10 @@ from scm.state.entities import Key
 
 @dataclass(frozen=True, slots=True)
 class AffectedKey:
-    """A key that has blocks in some of the given containers, with the ids of these containers."""
+    """A key that has blocks in some of the given containers.
+
+    `container_ids` are the given containers that store a block of this key.
+    """
 
     name: str
     size_bytes: int
@@ -22,7 +25,11 @@ class AffectedKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """A page of affected keys in the order of their names, and the number of keys on all pages."""
+    """A page of affected keys, sorted by name.
+
+    `key_count` is the number of affected keys on all pages. `container_count` is the number of
+    containers that the caller asked about.
+    """
 
     keys: tuple[AffectedKey, ...]
     next_start_after: str  # name to continue after; empty = this is the last page
@@ -33,7 +40,10 @@ class KeyPage:
 def keys_in(
     keys: Iterable[Key], container_ids: Collection[int], *, start_after: str, count: int
 ) -> KeyPage:
-    """Return at most `count` keys after `start_after` that have blocks in the containers."""
+    """Return a page of the keys that have blocks in the given containers.
+
+    The page has at most `count` keys, and only keys whose names sort after `start_after`.
+    """
     wanted = frozenset(container_ids)
     needing: list[Key] = []
     if wanted:

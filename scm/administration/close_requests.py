@@ -1,12 +1,13 @@
-"""Closes containers whose last commits are lost, and containers that operators and plans name.
+"""Closes containers on request, and closes containers whose last commits are lost.
 
-- At a tick: if only lost, unacknowledged commits prevent a close, the container is closed without
-  them after a while.
-- On `close`, `close --force`, or a row of a plan: close commands are ordered, or the reason against
-  them is returned.
+- At each tick of the control plane: if only lost commits prevent the close of a container, it is
+  closed without these commits after one check interval. This happens only if no client received an
+  acknowledgement of these commits.
+- On `close`, `close --force`, or a row of a plan: the control plane orders the close commands, or
+  returns the reason why it does not.
 
-`scm.containers.close_rules` decides on which evidence a container is closed. This module orders the
-close and records it for the audit log.
+`scm.containers.close_rules` decides whether the replicas are sufficient to close a container. This
+module orders the close and records it in the audit log.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,8 +46,12 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class _ClosePlan:
-    """A plan to close one container. If `short` is None, only the due close commands are sent.
-    Otherwise, the container is closed without its last commits."""
+    """A plan to close one container.
+
+    If `short` is None, no commit is lost, and the due close commands are sent. Otherwise, the
+    container is closed at an earlier commit, and the later commits are lost. `given_up` lists some
+    of the lost commits, and `given_up_count` is the number of all of them.
+    """
 
     container: Container
     after: Container  # the container after the close
@@ -56,16 +61,16 @@ class _ClosePlan:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Names of the keys that lose a block by this close, sorted."""
+        """Return the names of the keys that lose a block by this close, sorted."""
         return tuple(sorted({lost.key for lost in self.given_up if lost.key}))
 
     @property
     def acknowledged_count(self) -> int:
-        """Number of abandoned commits that were acknowledged to a client."""
+        """Return how many of the lost commits had been acknowledged to a client."""
         return len({lost.bcsid for lost in self.given_up if lost.key})
 
     def with_given_up(self, decision: ContainerDecision) -> ContainerDecision:
-        """Return `decision` with the abandoned commits of this plan added."""
+        """Return a copy of `decision` that also lists the commits that this plan loses."""
         return replace(
             decision,
             given_up=self.given_up[:GIVEN_UP_SHOWN_MAX],
@@ -76,7 +81,11 @@ class _ClosePlan:
 
 @dataclass(eq=False)
 class ContainerCloser(ControlComponent):
-    """Closes containers. Callers of methods without `@locked` or `@state_change` hold the lock."""
+    """Closes containers at ticks, and on requests of operators and plans.
+
+    Callers must hold the control plane's lock, except for methods decorated with `@locked` or
+    `@state_change`.
+    """
 
     _observer: ContainerStateUpdater
     _closes: CloseCommands
@@ -90,12 +99,11 @@ class ContainerCloser(ControlComponent):
         self._quiet = self._state.settled()
 
     def advance(self, change: StateChange, ended_short: Collection[int] = ()) -> None:
-        """Close the containers whose close is prevented only by lost commits that were never
-        acknowledged.
+        """Close containers whose last commits are lost and were never acknowledged to a client.
 
-        `ended_short` are closed containers whose last commit is on no present datanode. After that
-        commit is abandoned, their replicas count as complete. The control plane can then move these
-        replicas, and delete surplus ones.
+        `ended_short` are closed containers whose last commit is on no present datanode. After this
+        method removes that commit from the record, their replicas count as complete. The control
+        plane can then move these replicas, and delete surplus ones.
         """
         waiting = self._state.containers.closing | self._state.replicas.unsettled
         waiting |= {number for number in ended_short if self._state.has_all_commits_of(number)}
@@ -128,16 +136,18 @@ class ContainerCloser(ControlComponent):
         force: bool = False,
         dry_run: bool = False,
     ) -> list[ContainerDecision]:
-        """Close containers now. If `worlds` has the fingerprints of a preview, reject each
-        container whose state differs from its fingerprint.
+        """Close containers now, and return one decision for each container.
 
-        With `force`, abandon commits that no closed replica has, even acknowledged ones.
+        `worlds` contains the fingerprint of each container from a preview. A container whose state
+        has changed since the preview is not closed. Empty `worlds` disables this check. With
+        `force`, the close also loses commits that no closed replica has, even if they were
+        acknowledged to a client.
         """
         do = self.preview if dry_run else partial(self.close, change)
         return self._previews.each(container_ids, worlds, partial(do, force=force))
 
     def end_writes_on(self, change: StateChange, datanode_ids: Sequence[str], reason: str) -> None:
-        """Close the containers that are open on these nodes."""
+        """Close all open containers that have one of these datanodes in their pipeline."""
         wanted = set(datanode_ids)
         opened = [c for c in self._state.containers.open_all() if wanted.intersection(c.pipeline)]
         for container in opened:
@@ -146,18 +156,20 @@ class ContainerCloser(ControlComponent):
 
     @state_change
     def end_all_writes(self, change: StateChange) -> None:
-        """Close the open containers of a restored state. Their writers were connected at the time
-        of the backup and no longer use them."""
+        """Close all open containers, because the state was restored from a backup.
+
+        The writers of these containers were connected at the time of the backup and are now gone.
+        """
         for container in self._state.containers.open_all():
             self._writers.end(change, container, "the control plane was restored")
 
     def close(
         self, change: StateChange, container_id: int, *, force: bool = False
     ) -> ContainerDecision:
-        """Close a container now, whether or not its writer is finished; return the decision.
+        """Close one container now, even if its writer has not finished. Return the decision.
 
-        With `force`, close it even if that abandons acknowledged commits, or more commits than the
-        rules allow.
+        With `force`, close the container even if acknowledged commits are lost, or more commits
+        than the close rules allow.
         """
         way = self._way(container_id, force=force)
         if isinstance(way, ContainerDecision):
@@ -178,7 +190,7 @@ class ContainerCloser(ControlComponent):
         return way.with_given_up(ContainerDecision(container_id, "OK", message, ids))
 
     def preview(self, container_id: int, *, force: bool = False) -> ContainerDecision:
-        """Return the decision that `close` would make, without changing anything."""
+        """Return the decision that `close` would return now. Change nothing."""
         way = self._way(container_id, force=force)
         if isinstance(way, ContainerDecision):
             return way
@@ -189,15 +201,17 @@ class ContainerCloser(ControlComponent):
         return way.with_given_up(shown)
 
     def due_on(self, container: Container) -> list[str]:
-        """Return the datanodes to which an unforced close of a container would send commands."""
+        """Return the datanodes to which `close` without `force` would send close commands."""
         way = self._way(container.container_id, force=False)
         if isinstance(way, ContainerDecision):
             return []
         return [order.datanode_id for order in self._due(way.after)]
 
     def _way(self, container_id: int, *, force: bool) -> _ClosePlan | ContainerDecision:
-        """Return the plan to close a container, or a decision with the reason why it is not
-        closed."""
+        """Return the plan to close a container.
+
+        If it cannot be closed, return a decision with the reason.
+        """
         container = self._state.containers.get(container_id)
         if container is None:
             return ContainerDecision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
@@ -233,8 +247,7 @@ class ContainerCloser(ControlComponent):
         return _ClosePlan(container, after)
 
     def _short_way(self, container: Container, short: Closure) -> _ClosePlan:
-        """Return the plan to close a container without its last commits, with a list of these
-        commits."""
+        """Return the plan to close a container at an earlier commit, with the lost commits."""
         after = lifecycle.close_at(container, short.bcsid, "", now_ms=self._clock.wall_ms())
         behind = self._state.keys.blocks_behind(container.container_id, short.bcsid)
         acknowledged = [LostCommit(block.bcsid, block.local_id, name) for block, name in behind]
@@ -276,8 +289,10 @@ class ContainerCloser(ControlComponent):
         self._observer.update_containers(change, [container.container_id])
 
     def _without_dead(self, change: StateChange, container_id: int) -> Container | None:
-        """Remove dead datanodes from a container's pipeline. Return the container, or None if it is
-        OPEN or does not exist."""
+        """Remove dead datanodes from a container's pipeline, and return the updated container.
+
+        Return None if the container does not exist or is OPEN.
+        """
         container = self._state.containers.get(container_id)
         if container is None or container.state is ContainerState.OPEN:
             return None
@@ -289,12 +304,20 @@ class ContainerCloser(ControlComponent):
         return self._state.containers.get(container_id)
 
     def _awaited(self, container: Container) -> tuple[str, ...]:
-        """Return the datanodes of a container's pipeline that may still report a replica."""
+        """Return the datanodes of a container's pipeline that are not dead.
+
+        Each of them may still report a replica of the container.
+        """
         return tuple(node for node in container.pipeline if not self._nodes.is_gone(node))
 
     def _closure(self, container: Container, *, is_exact: bool = False) -> Closure | None:
-        """Return the possible close of a container without its last commits. `is_exact` scans all
-        keys, so use it only for requests of operators."""
+        """Return how a container can be closed without its last commits.
+
+        Return None if the normal close succeeds, or if no replica is left.
+
+        With `is_exact`, the method scans all keys to find the last acknowledged commit. The scan is
+        slow, so only requests of operators use it.
+        """
         case = self._cases.case(container)
         awaited = () if container.state is ContainerState.OPEN else self._awaited(container)
 
@@ -310,9 +333,12 @@ class ContainerCloser(ControlComponent):
         return judged(max((block.bcsid for block, _name in behind), default=0))
 
     def _has_waited(self, container_id: int, short: Closure) -> bool:
-        """Return True if lost commits have had one check interval to reappear. Also return True if
-        a replica of every origin (the datanodes that writers wrote to) is seen, so that no further
-        commit can appear."""
+        """Return True if a container with lost commits has waited long enough to be closed.
+
+        That is the case after one check interval. It is also the case as soon as the replicas of
+        all datanodes that the writer wrote to have been reported, because then no commit can
+        reappear.
+        """
         now_s = self._clock.monotonic_s()
         since_s = self._held_up_since_s.setdefault(container_id, now_s)
         return short.is_complete or (now_s - since_s) * 1000 >= self._options.check_interval_ms
@@ -325,8 +351,10 @@ class ContainerCloser(ControlComponent):
         return lifecycle.closes_due(container, self._cases.live_replicas(container.container_id))
 
     def _words(self, way: _ClosePlan) -> str:
-        """Return a text for operators: the close commands that are ordered, or why none is
-        ordered."""
+        """Return the message of a plan for operators.
+
+        It lists the ordered close commands, or states why none is ordered.
+        """
         due = [order.datanode_id for order in self._due(way.after)]
         ordered = f"close is ordered on {', '.join(due)}" if due else ""
         if way.short is not None:
@@ -343,8 +371,11 @@ class ContainerCloser(ControlComponent):
 
 
 def _given(way: _ClosePlan) -> str:
-    """Return a text for operators: the commit at which a container closes, the number of origins
-    seen, and the abandoned commits."""
+    """Return the message for operators about a close that loses commits.
+
+    It states the last commit that is kept, how many of the replicas that the writer wrote were
+    found, and the lost commits.
+    """
     short = way.short
     assert short is not None
     words = [

@@ -1,8 +1,8 @@
-"""Evaluates many containers for one request, page by page.
+"""Reads the facts of many containers for one request, one page of containers at a time.
 
-The lock is held while a page of containers is copied into columns, and released while the page is
-judged. A request may concern hundreds of thousands of containers. If the lock were held throughout,
-it would block heartbeats, and all nodes would look silent.
+The lock is held only while the facts of one page are copied into columns. The caller evaluates the
+page without the lock. A request may concern hundreds of thousands of containers. If the lock was
+held for all of them, heartbeats would have to wait, and all datanodes would seem to be silent.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ PAGE: Final = 2_000  # containers copied while the lock is held: some 20 ms
 
 @dataclass(frozen=True, slots=True)
 class ContainerPage:
-    """The containers of one page, copied from the state at one moment."""
+    """The facts of one page of containers, copied from the state at one moment."""
 
     batch: ContainerBatch
     rules: Rules
@@ -29,14 +29,14 @@ class ContainerPage:
 
 
 class ContainerPages(ControlComponent):
-    """Reads pages of containers. Takes the control plane's lock separately for each page."""
+    """Reads pages of containers. Each page acquires and releases the control plane's lock."""
 
     def __init__(self, basis: DecisionContext, batches: HealthBatchBuilder) -> None:
         super().__init__(basis)
         self._batches = batches
 
     def of(self, container_ids: Ints) -> Iterator[ContainerPage]:
-        """Yield pages of these containers; the ids must ascend."""
+        """Yield the containers with these ids in pages. The ids must be in ascending order."""
         for first in range(0, len(container_ids), PAGE):
             ids = container_ids[first : first + PAGE].tolist()
             with self.access.lock:

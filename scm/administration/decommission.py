@@ -1,9 +1,10 @@
-"""Decommissioning and maintenance of nodes: check, monitor, finish, or cancel at any time.
+"""Moves datanodes out of service, for decommissioning or maintenance, and back into service.
 
-The monitor checks the containers of each leaving node in small steps. A container that still needs
-the node is checked again when it changes. A container that is safe without the node is not checked
-again until all containers are safe. Then all are checked once more, because a container may no
-longer be safe.
+`DatanodeAdminMonitor` checks the containers of each leaving datanode in small portions. If a
+container still needs the datanode, the monitor checks it again when it changes. If a container does
+not need the datanode, the monitor does not check it again before the final pass. When no container
+needs the datanode, the monitor checks all of them once more, because some may have changed since
+their check.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from suture.errors import Code
 REQUESTED_STATES: Final = frozenset(
     {OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE}
 )
-"""States that an operator may request. The monitor sets the other states."""
+"""Operational states that an operator may request. The monitor sets the other states itself."""
 
 VIOLATED: Final = "PRECHECK_FAILED"
 OTHERS_CAME: Final = "other datanodes began to leave or to return meanwhile: ask again"
@@ -40,7 +41,7 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class OpStateRequest:
-    """An operator's request to change the operational state of nodes."""
+    """An operator's request to change the operational state of datanodes."""
 
     datanode_ids: tuple[str, ...]
     op_state: OpState
@@ -52,7 +53,11 @@ class OpStateRequest:
 
 @dataclass(frozen=True, slots=True)
 class DepartureAssessment:
-    """The consequences of a request to change operational states."""
+    """The consequences of a request to change the operational state of datanodes.
+
+    `against` lists the objections. A request with objections is rejected, unless it is forced or
+    skips the checks that failed.
+    """
 
     against: tuple[Violation, ...]
     notes: tuple[str, ...]  # facts to report even if there is no objection
@@ -61,7 +66,7 @@ class DepartureAssessment:
 
 @dataclass(frozen=True, slots=True)
 class DepartureStatus:
-    """Progress of a node that is not in service."""
+    """Progress of a datanode that is not in service."""
 
     node: Node
     health: NodeHealthState
@@ -76,7 +81,11 @@ class DepartureStatus:
 
 @dataclass(slots=True)
 class _Watch:
-    """The containers of a leaving node, and the result of their checks."""
+    """The progress of the check of one leaving datanode's containers.
+
+    `todo` are the containers that are not checked yet in this pass. `is_last_look` is True during
+    the final pass, after one pass in which no container needed the datanode.
+    """
 
     todo: set[int]
     is_last_look: bool = False
@@ -84,8 +93,11 @@ class _Watch:
 
 
 class DatanodeAdminMonitor(ControlComponent):
-    """Moves nodes out of service and back. Callers of methods without `@locked` or `@state_change`
-    hold the lock."""
+    """Moves datanodes out of service and back.
+
+    Callers must hold the control plane's lock, except for methods decorated with `@locked` or
+    `@state_change`.
+    """
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         super().__init__(basis)
@@ -97,8 +109,10 @@ class DatanodeAdminMonitor(ControlComponent):
     def sync_op_state(
         self, change: StateChange, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
     ) -> None:
-        """Compare the operational state that a datanode stores with that of the control plane. If
-        they differ, send the control plane's state to the datanode."""
+        """Send a datanode its operational state if the datanode has stored a different one.
+
+        `op_state` and `op_expiry_ms` are the values that the datanode has reported.
+        """
         self._told[datanode_id] = (op_state, op_expiry_ms)
         node = self._state.nodes.get(datanode_id)
         if node is None or self._is_persisted(node):
@@ -128,10 +142,11 @@ class DatanodeAdminMonitor(ControlComponent):
         *,
         is_current: bool,
     ) -> list[NodeDecision]:
-        """Set the operational state of nodes, after a check of all of them together.
+        """Set the operational state of datanodes, or return the objections to it.
 
-        Unless forced, change nothing if a check fails that is not skipped, or if the previewed
-        consequences (`prospect`) are out of date.
+        Nothing is changed if a check fails that the request does not skip. Nothing is changed
+        either if `is_current` is False, that is, if other datanodes began to leave or return after
+        `prospect` was computed. A forced request is carried out in both cases.
         """
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
         if unknown:
@@ -150,8 +165,10 @@ class DatanodeAdminMonitor(ControlComponent):
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
     def advance(self, change: StateChange) -> list[str]:
-        """Check containers of the leaving nodes, and end expired maintenance. Return the ids of the
-        nodes whose operational state changed."""
+        """Check some containers of the leaving datanodes, and end maintenance that has expired.
+
+        Return the ids of the datanodes whose operational state changed.
+        """
         self._look_again()
         changed = []
         now_ms = self._clock.wall_ms()
@@ -166,13 +183,13 @@ class DatanodeAdminMonitor(ControlComponent):
         return changed
 
     def forget(self, datanode_id: str) -> None:
-        """Drop everything recorded about a node, because it was removed."""
+        """Delete all records of the monitor about a datanode that was removed."""
         self._watches.pop(datanode_id, None)
         self._told.pop(datanode_id, None)
 
     @locked
     def departures(self) -> list[DepartureStatus]:
-        """Return the nodes that are not in service and what they wait for."""
+        """Return the progress of all datanodes that are not in service, sorted by datanode id."""
         return [
             self._departure(node)
             for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
@@ -180,7 +197,7 @@ class DatanodeAdminMonitor(ControlComponent):
         ]
 
     def departure_of(self, datanode_id: str) -> list[DepartureStatus]:
-        """Return the progress of one node; an empty list if it is in service or unknown."""
+        """Return the progress of one datanode. The list is empty if it is in service or unknown."""
         node = self._state.nodes.get(datanode_id)
         if node is None or node.op_state is OpState.IN_SERVICE:
             return []
@@ -211,8 +228,11 @@ class DatanodeAdminMonitor(ControlComponent):
         )
 
     def _is_done(self, node: Node) -> bool:
-        """Check a portion of the node's containers. Return True if two complete passes in a row
-        found all of them safe without the node."""
+        """Check some containers of a leaving datanode. Return True if the datanode may be stopped.
+
+        That is the case after two complete passes in a row in which no container needed the
+        datanode.
+        """
         watch = self._watches.get(node.datanode_id)
         if watch is None:
             watch = _Watch(set(self._state.replicas.on(node.datanode_id)))
@@ -234,8 +254,7 @@ class DatanodeAdminMonitor(ControlComponent):
         return True
 
     def _look_again(self) -> None:
-        """Check the containers again that still need a leaving node and have changed since their
-        check."""
+        """Check those containers again that needed a leaving datanode and have changed since."""
         stirred = (
             number
             for watch in self._watches.values()
@@ -261,13 +280,12 @@ class DatanodeAdminMonitor(ControlComponent):
         return kept == (node.op_state, node.op_expiry_ms)
 
     def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
-        """Return the number of these containers that would be unreadable without the node."""
+        """Return how many of these containers would be unreadable if the datanode was off."""
         return self._locked([node], container_ids)
 
     @locked
     def locked_together(self, states: Collection[OpState]) -> int:
-        """Return the number of containers that would be unreadable if all nodes in these states
-        were off."""
+        """Return how many containers would be unreadable without all datanodes in these states."""
         group = [node for node in self._state.nodes.values() if node.op_state in states]
         watches = (self._watches.get(node.datanode_id) for node in group)
         return self._locked(group, {n for w in watches if w is not None for n in w.blocked})

@@ -1,14 +1,14 @@
-"""Rules for when a datanode may be switched off, and when it must not begin to leave. No I/O.
+"""Rules for when a datanode may be stopped, and when it must not begin to leave. No I/O.
 
-A node that an operator decommissions goes from IN_SERVICE to DECOMMISSIONING. It becomes
-DECOMMISSIONED when every container is safe without it. For maintenance, it goes to
-ENTERING_MAINTENANCE. It becomes IN_MAINTENANCE when enough replicas of every container remain
-online. From each of these states the node may return to IN_SERVICE: when an operator recommissions
-it, or when its maintenance time is over.
+A datanode that an operator decommissions changes from IN_SERVICE to DECOMMISSIONING. It becomes
+DECOMMISSIONED when all its containers have enough replicas on other datanodes. For maintenance, it
+changes to ENTERING_MAINTENANCE. It becomes IN_MAINTENANCE when enough replicas of every container
+remain online. A datanode in any of these states returns to IN_SERVICE if an operator recommissions
+it, or if its maintenance time is over.
 
-The judge (`health.departure`) decides which containers still need a node. Replicas on leaving nodes
-do not count. Replicas in maintenance count if the container also has `maintenance_replica_min`
-online replicas. This module finds the objections to a departure.
+`health.departure` decides which containers still need a datanode. It does not count replicas on
+leaving datanodes. It counts replicas in maintenance only if the container also has
+`maintenance_replica_min` online replicas. This module finds the objections to a departure.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,8 +27,10 @@ NAMED_MAX: Final = 5  # containers named in one message
 
 
 class DepartureCheck(StrEnum):
-    """A check that the SCM makes before nodes leave service or go into maintenance. An operator's
-    request can skip it."""
+    """A check that the SCM makes before datanodes leave service or go into maintenance.
+
+    An operator's request can skip each check.
+    """
 
     NODES = "nodes"  # enough datanodes stay for each scheme
     SOURCES = "sources"  # missing replicas can be copied or rebuilt
@@ -41,14 +43,18 @@ DONE: Final = {
     OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
     OpState.ENTERING_MAINTENANCE: OpState.IN_MAINTENANCE,
 }
-"""The next state for each state of a leaving node. The node gets it when no container needs the
-node any more."""
+"""The final operational state for each state of a leaving datanode.
+
+For instance, a DECOMMISSIONING datanode becomes DECOMMISSIONED when no container needs it any more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaNeed:
-    """The replicas of one container that the remaining nodes must provide if others leave or go
-    into maintenance."""
+    """The replicas of one container that other datanodes must provide if some datanodes leave.
+
+    A datanode leaves by decommissioning, or for maintenance.
+    """
 
     container_id: int
     scheme: str  # erasure code or replica count; violations are reported per scheme
@@ -61,8 +67,11 @@ class ReplicaNeed:
 def need(
     container: Container, loss: DepartureImpact, op_state: OpState, rules: Rules, *, size_bytes: int
 ) -> ReplicaNeed:
-    """Return the replicas that a container needs elsewhere if nodes leave (DECOMMISSIONING) or go
-    into maintenance."""
+    """Return the replicas of a container that other datanodes must provide if some datanodes leave.
+
+    `op_state` is DECOMMISSIONING, or the state for maintenance. `size_bytes` is the size of one
+    replica.
+    """
     online_count = container.replication_factor
     if op_state is OpState.DECOMMISSIONING:
         if rules.leaving_min and not container.scheme:
@@ -83,10 +92,11 @@ def need(
 def violations(
     needs: Sequence[ReplicaNeed], remaining: Collection[TargetCandidate]
 ) -> list[Violation]:
-    """Return the objections to letting the nodes leave: too few nodes per scheme, no sources for
-    copies, too little space.
+    """Return the objections to a departure of datanodes.
 
-    `remaining` are the nodes in service that answer, without those that leave.
+    There are three kinds of objection: too few datanodes remain for a replication scheme, missing
+    replicas have no source, or the remaining datanodes have too little free space. `remaining` are
+    the reachable datanodes in service that do not leave.
     """
     found: list[Violation] = []
     to_copy: dict[str, int] = {}
@@ -119,8 +129,10 @@ def violations(
 
 
 def lock_out(needs: Sequence[ReplicaNeed]) -> str:
-    """Return a warning with the containers that would be unreadable if the nodes were off now; ""
-    if there are none."""
+    """Return a warning about the containers that would be unreadable without the leaving datanodes.
+
+    Return an empty string if there is no such container.
+    """
     locked = sorted(n.container_id for n in needs if n.is_locked)
     if not locked:
         return ""
@@ -129,8 +141,11 @@ def lock_out(needs: Sequence[ReplicaNeed]) -> str:
 
 
 def not_known(container_ids: Collection[int]) -> str:
-    """Return a warning with the containers that cannot be copied, because this control plane did
-    not make them or an operator marked them as lost; "" if there are none."""
+    """Return a warning about containers of which the control plane makes no copies.
+
+    The control plane did not create these containers, or an operator marked them as lost. Return an
+    empty string if there is no such container.
+    """
     if not container_ids:
         return ""
     named = ", ".join(map(str, sorted(container_ids)[:NAMED_MAX]))

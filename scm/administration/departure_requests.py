@@ -1,10 +1,9 @@
-"""Computes which copies a departure of datanodes requires, and begins the departure if nothing
-objects.
+"""Checks a request to let datanodes leave, and begins the departure if there is no objection.
 
-All requested nodes are judged together, page by page (`scm.administration.container_pages`). The
-last page may therefore be of a later moment than the first. If other nodes begin to leave in the
-meantime, the result is discarded and computed again. Otherwise two nodes that leave at the same
-time could each count on the other.
+The check computes which replicas other datanodes must then provide, for all requested datanodes
+together. It reads the containers page by page (`scm.administration.container_pages`), so the pages
+may show different moments. If other datanodes begin to leave or return during the check, the check
+is repeated. Otherwise, two requests at the same time could each rely on the datanodes of the other.
 """
 
 from dataclasses import dataclass
@@ -34,8 +33,10 @@ TRIES: Final = 3  # attempts at a check that other orders invalidate
 
 @dataclass(eq=False)
 class DepartureRequests(ControlComponent):
-    """Checks requests to let nodes leave service or go into maintenance, and begins the accepted
-    ones."""
+    """Checks requests to let datanodes leave, and begins the departures.
+
+    A datanode leaves service, or goes into maintenance.
+    """
 
     _pages: ContainerPages
     _departures: DatanodeAdminMonitor
@@ -43,11 +44,11 @@ class DepartureRequests(ControlComponent):
     _manager: ReplicationManager
 
     def submit(self, request: OpStateRequest) -> list[NodeDecision]:
-        """Start departures, maintenance or returns of nodes; close open containers on leaving
-        nodes.
+        """Carry out a request for a departure, a maintenance or a return of datanodes.
 
-        The consequences are computed first, in portions. They are computed again if other nodes
-        began to leave in the meantime.
+        Return one decision per datanode. The method first computes the consequences, and repeats
+        this if other datanodes begin to leave in the meantime. If datanodes leave, their open
+        containers are closed.
         """
         for tries_left in reversed(range(TRIES)):
             prospect = self._assess(request)
@@ -78,9 +79,11 @@ class DepartureRequests(ControlComponent):
         return decisions
 
     def _assess(self, request: OpStateRequest) -> DepartureAssessment:
-        """Return the objections to letting the nodes of a request leave, notes for the operator,
-        and the operational states at the start. Objections and notes are computed from the replicas
-        that other nodes would have to provide."""
+        """Return the consequences of a request.
+
+        They consist of the objections, notes for the operator, and the operational state of each
+        datanode at the beginning of the check.
+        """
         op_state = request.op_state
         with self.access.lock:
             service = self._service()
@@ -104,8 +107,10 @@ class DepartureRequests(ControlComponent):
         return DepartureAssessment(tuple(violations(needs, stay)), tuple(notes), service)
 
     def _service(self) -> dict[str, ServiceState]:
-        """Return the operational state that each node has in the state database. The caller holds
-        the lock."""
+        """Return the stored operational state of each datanode.
+
+        Callers must hold the control plane's lock.
+        """
         return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
 
     def _blocking_reasons(self, request: OpStateRequest) -> Ints:

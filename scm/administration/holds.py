@@ -1,12 +1,11 @@
-"""Containers and replicas that are excluded from replication management, by an operator or after
-repeated failures.
+"""Holds: containers and replicas that an operator or repeated failures exclude from all commands.
 
-A suppressed container is not managed and not reported. A replica whose commands failed repeatedly
-is excluded, so that it does not consume further attempts; after an hour it is tried again. Only an
-operator releases a hold that an operator set. Both kinds are durable.
+The control plane sends no commands for a suppressed container and does not report its health. If
+the commands for a replica fail repeatedly, that replica is excluded for an hour and is then tried
+again. Only an operator can release a hold that an operator set. Holds are stored on disk.
 
-A leaving node still waits for a suppressed container, because a container that is not checked is
-not known to be safe.
+A leaving datanode still waits for its suppressed containers. A suppressed container is not checked,
+so the control plane does not know that it is safe without the datanode.
 """
 
 from collections.abc import Sequence
@@ -24,12 +23,14 @@ _log = structlog.get_logger("suture.scm")
 
 
 class HoldManager(ControlComponent):
-    """Sets and releases holds. A hold stops all commands for a container, or for one of its
-    replicas."""
+    """Sets and releases holds.
+
+    A hold stops all commands for a container, or for one of its replicas.
+    """
 
     @locked
     def holds(self) -> list[Hold]:
-        """Return the suppressed containers and excluded replicas."""
+        """Return all holds, sorted by container id and datanode id."""
         return sorted(
             self._state.holds.values(), key=lambda hold: (hold.container_id, hold.datanode_id)
         )
@@ -38,8 +39,10 @@ class HoldManager(ControlComponent):
     def hold(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:
-        """Suppress containers, that is, send no commands for them. If `datanode_id` is given, send
-        no commands only for the replicas of these containers on this datanode."""
+        """Stop commands for these containers, and return one decision for each container.
+
+        If `datanode_id` is not empty, stop only the commands for the replicas on this datanode.
+        """
         decisions = []
         for number in container_ids:
             if self._state.containers.get(number) is None:
@@ -60,8 +63,10 @@ class HoldManager(ControlComponent):
     def release(
         self, change: StateChange, container_ids: Sequence[int], datanode_id: str
     ) -> list[ContainerDecision]:
-        """Resume the management of containers. With a datanode, release only the replicas of these
-        containers on this datanode."""
+        """Release the holds of these containers, and return one decision for each container.
+
+        If `datanode_id` is not empty, release only the holds of the replicas on this datanode.
+        """
         decisions = []
         for number in container_ids:
             held = [

@@ -1,14 +1,15 @@
-"""Computes which containers would be unreadable, or have too few replicas, without some nodes or
-volumes. No I/O.
+"""Predicts which containers would be unreadable or lack replicas without some targets. No I/O.
 
-The module evaluates a batch of containers twice. First, it determines which replicas can serve
-reads now, for certain and at best. Then `health.judge` evaluates the batch without the targets, and
-determines the missing replicas and the health.
+The targets are datanodes or volumes that would be off. The module evaluates a batch of containers
+twice. First, it determines which replicas serve reads now, in the worst case and in the best case.
+Then `health.judge` computes the health of the containers and their missing replicas without the
+targets.
 
-A pending copy is assumed to fail. A replica certainly serves reads if all of these hold: its
-datanode answers and has reported all its replicas, the replica has no fault, no delete of it is
-pending, and it has every acknowledged commit. At best, a replica serves unless its datanode is
-dead. If the two results differ, the answer is "unknown".
+Pending copies are assumed to fail. In the worst case, a replica serves reads only if all of these
+conditions hold: its datanode is reachable and has reported all its replicas, the replica has no
+fault and every acknowledged commit, and no delete of it is pending. In the best case, every replica
+serves reads unless its datanode is dead. If the two cases give different results, the answer is
+"unknown".
 """
 
 from collections import Counter
@@ -40,7 +41,7 @@ IDS_MAX: Final = 1_000  # containers of each kind that an answer names
 
 
 class StopAnswer(StrEnum):
-    """The answer to whether the named datanodes and volumes may be stopped."""
+    """The answer to the question whether the given datanodes and volumes may be stopped."""
 
     YES = "YES"
     NO = "NO"
@@ -49,8 +50,11 @@ class StopAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopTargets:
-    """The targets that would be off: whole datanodes, and volumes of other datanodes, given by the
-    containers on them."""
+    """The datanodes and volumes that would be off.
+
+    `nodes` are complete datanodes. For each other datanode, `parts` has the containers on the
+    volumes that would be off. `is_for_good` is True if the targets would never return.
+    """
 
     nodes: frozenset[str]
     parts: Mapping[str, Ints]  # datanode -> container ids
@@ -60,40 +64,45 @@ class StopTargets:
 
 @dataclass(slots=True)
 class ImpactTotals:
-    """Predicted numbers of unreadable, lost and under-replicated containers if the targets are off,
-    summed up page by page. Each list of ids has at most IDS_MAX ids."""
+    """Predicted numbers of unreadable, lost and under-replicated containers without some targets.
+
+    The targets are datanodes and volumes that would be off. `add` sums up the numbers page by page.
+    Each list of ids has at most IDS_MAX ids.
+    """
 
     container_count: int = 0
     already_count: int = 0
-    """Containers that cannot be read now, even before any target is stopped."""
+    """Number of containers on the targets that are unreadable even before the targets are off."""
     unreadable_count: int = 0
     unreadable_ids: list[int] = field(default_factory=list)
     doubtful_count: int = 0
     doubtful_ids: list[int] = field(default_factory=list)
     last_copy_count: int = 0
     few_count: int = 0
-    """Containers that remain readable, but with fewer copies than requested."""
+    """Number of containers that remain readable, but with fewer copies than requested."""
     lost_count: int = 0
-    """Containers whose data would be lost if the targets were lost permanently."""
+    """Number of containers whose data would be lost if the datanodes and volumes never returned."""
     lost_ids: list[int] = field(default_factory=list)
     lost_states: Counter[str] = field(default_factory=Counter)
     healths: Counter[str] = field(default_factory=Counter)
-    """Number of containers by health, of those that would not be healthy."""
+    """Number of containers for each health state other than HEALTHY."""
     missing_replicas: Counter[int] = field(default_factory=Counter)
-    """Number of containers by the number of replicas that each would lack."""
+    """Number of containers for each number of replicas that a container would lack."""
     open_ids: list[int] = field(default_factory=list)
     rebuild_bytes: int = 0
     width_max: int = 0
-    """The highest number of datanodes that any container with missing replicas requires."""
+    """The highest replication factor of all containers that would lack replicas."""
 
     @property
     def missing_replica_count(self) -> int:
-        """Number of replicas that would be missing if the targets were off."""
+        """Return the number of replicas that all containers together would lack."""
         return sum(short * count for short, count in self.missing_replicas.items())
 
     def add(self, batch: ContainerBatch, rules: Rules, targets: StopTargets) -> None:
-        """Evaluate the containers of a batch that have a replica on a target, and add them to the
-        totals."""
+        """Predict the effect on a batch of containers if the targets were off.
+
+        Add it to the totals.
+        """
         at_stake = _at_stake(batch, rules, targets)
         self._count_serving(at_stake)
         self._count_lacking(at_stake, rules)
@@ -148,8 +157,12 @@ class ImpactTotals:
 
 
 def serving(found: Diagnosis) -> tuple[Bools, Bools]:
-    """Return two masks of replicas: those that may serve reads (best case), and those that
-    certainly do."""
+    """Return which replicas serve reads in the best case, and which in the worst case.
+
+    Both results have one boolean per replica of the batch. In the best case, every replica serves
+    reads unless its datanode is dead. In the worst case, only replicas that are certainly usable
+    serve reads.
+    """
     seen = found.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     is_silent = seen.batch.nodes.health[replicas.node] == NodeHealth.STALE
@@ -161,8 +174,10 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
 
 
 def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> ContainerBatch:
-    """Return the batch with the targets off: their datanodes are dead, and the replicas on their
-    volumes are absent."""
+    """Return a copy of the batch in which the targets are off.
+
+    The targeted datanodes are dead, and the replicas on the targeted volumes are removed.
+    """
     nodes = batch.nodes
     is_off = nodes.among(targets.nodes)
     service, is_returning = nodes.service, nodes.is_returning
@@ -180,8 +195,11 @@ def stopped(batch: ContainerBatch, is_hit: Bools, targets: StopTargets) -> Conta
 
 @dataclass(frozen=True, slots=True)
 class _ImpactBatch:
-    """A batch of containers, judged as if no copy was pending. It has the health of each container
-    and the replicas that would be offline after the planned stop."""
+    """A batch of containers without its pending copies, and the health of these containers.
+
+    `is_hit` marks the replicas on the datanodes and volumes that would be off. `holds` marks the
+    containers that may contain needed data.
+    """
 
     batch: ContainerBatch
     found: Diagnosis
@@ -191,12 +209,14 @@ class _ImpactBatch:
 
     @property
     def ids(self) -> Ints:
-        """The ids of the batch's containers."""
+        """Return the ids of the containers in the batch."""
         return self.batch.containers.container_id
 
     def name(self, mask: Bools, ids: list[int]) -> int:
-        """Append the ids of the containers marked in `mask` to `ids`, up to IDS_MAX. Return the
-        number of marked containers."""
+        """Append the ids of the marked containers to `ids`, and return their number.
+
+        `mask` has one boolean per container. `ids` never gets more than IDS_MAX ids.
+        """
         ids += self.ids[mask][: IDS_MAX - len(ids)].tolist()
         return int(np.count_nonzero(mask))
 

@@ -1,11 +1,14 @@
-"""Marks missing containers as lost: no live datanode has their data, and an operator gives them up.
+"""Marks missing containers as lost, if an operator accepts the loss of their data.
 
-The operator first sees the consequences and then confirms. The container is then forgotten: its
-keys are lost, and its pending deletes and commands end. The operator can undo this. The container
-then gets its earlier state, and its keys can be read again if data reappears.
+A container is missing if no live datanode has its data. The operator first sees the consequences
+and then confirms. Then the control plane removes the container from its state: the keys in the
+container are lost, and its pending deletes and commands end. The operator can undo the mark. The
+container then returns to its earlier state, and its keys can be read again if a datanode reports
+its data.
 
-A forgotten container is treated like a container that this control plane did not make. If a replica
-of it appears, the replica is shown, but no command is sent for it and nothing of it is deleted.
+The control plane treats a container that is marked as lost like a container that it never created.
+If a datanode reports a replica of it, the status shows the replica. The control plane sends no
+command for this replica and deletes nothing of it.
 """
 
 import zlib
@@ -43,7 +46,10 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class ForgetResult:
-    """The outcome, or the predicted outcome, of forgetting one container."""
+    """The outcome, or the predicted outcome, of marking one container as lost.
+
+    `world` is the fingerprint of the container's state.
+    """
 
     container_id: int
     code: str
@@ -55,7 +61,7 @@ class ForgetResult:
 
 @dataclass(eq=False)
 class MarkContainersLost(ControlComponent):
-    """Marks missing containers as lost, and restores them on request."""
+    """Marks missing containers as lost, and removes these marks on request."""
 
     _reports: ReportProcessor
     _safe_mode: SafeMode
@@ -70,8 +76,11 @@ class MarkContainersLost(ControlComponent):
         worlds: Sequence[int],
         is_dry_run: bool,
     ) -> list[ForgetResult]:
-        """Forget containers, each only if it is missing and unchanged since the preview. The keys
-        in them are lost."""
+        """Mark containers as lost, each only if no live datanode has its data.
+
+        `worlds` contains the fingerprints of an earlier preview, or nothing. A container that has
+        changed since the preview is not marked. The keys in the marked containers are lost.
+        """
         fates = []
         for i, container_id in enumerate(container_ids):
             fate = self._judge(container_id, worlds[i] if worlds else None)
@@ -84,7 +93,7 @@ class MarkContainersLost(ControlComponent):
     def recall(
         self, change: StateChange, container_ids: Sequence[int], *, is_dry_run: bool
     ) -> list[ForgetResult]:
-        """Restore containers that an operator marked as lost to their earlier state."""
+        """Return containers that were marked as lost to their earlier states."""
         fates = []
         for container_id in container_ids:
             forgotten = self._state.forgotten.get(container_id)
@@ -154,8 +163,10 @@ class MarkContainersLost(ControlComponent):
         return [r for r in replicas if not self._nodes.is_gone(r.datanode_id)]
 
     def _words(self, container: Container) -> str:
-        """Return a text that names the datanodes that had the container, in case the operator can
-        bring one of them back."""
+        """Return a text that names the dead datanodes that had a replica of the container.
+
+        The operator may be able to bring one of these datanodes back.
+        """
         replicas = self._state.replicas.of(container.container_id)
         gone = [r.datanode_id for r in replicas if self._nodes.is_gone(r.datanode_id)]
         owed = len(self._state.transactions.of(container.container_id))

@@ -1,13 +1,14 @@
-"""Removes nodes that are permanently gone, with their replica records.
+"""Removes the records of datanodes that will not return, and of their replicas.
 
-- Of a dead and decommissioned node, the control plane removes each replica record that its
-  container does not need.
-- If an operator removes a node, all of its replica records and the node itself are removed. The
-  operator first sees the consequences. The removal is rejected if data needs the node.
+- If a decommissioned datanode is dead, the control plane removes its replica records one by one. It
+  keeps the record of a replica that its container still needs.
+- If an operator removes a datanode, the control plane removes the datanode and all its replica
+  records. The operator first sees the consequences. The removal is rejected if data needs the
+  datanode.
 
-Nothing is deleted on any disk. If the node returns, it registers and reports its replicas, and they
-are recorded again. Such a replica may contain blocks that were deleted in the meantime. Its
-tombstones then differ from those of its peers, and a reconcile deletes the blocks
+Nothing is deleted on any disk. If the datanode returns, it registers and reports its replicas, and
+the control plane records them again. Such a replica may contain blocks that were deleted in the
+meantime. Its tombstones then differ from those of its peers, and a reconcile deletes these blocks
 (`scm.replication.reconcile.auto_reconcile`).
 """
 
@@ -46,15 +47,15 @@ _log = structlog.get_logger("suture.scm")
 
 
 class NodeMemory(Protocol):
-    """A component that keeps facts about nodes in memory."""
+    """A component that keeps facts about datanodes in memory."""
 
     def forget(self, datanode_id: str) -> None:
-        """Drop everything recorded about a node."""
+        """Delete all facts about a datanode."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovalLoss:
-    """The records that the state would lose if a node is removed."""
+    """The replica records that the removal of a datanode deletes, and the affected containers."""
 
     replica_count: int
     needed: tuple[int, ...]  # containers that no other answering node can serve
@@ -63,7 +64,7 @@ class RemovalLoss:
 
 @dataclass(eq=False)
 class NodeRemoval(ControlComponent):
-    """Removes dead nodes and their replica records."""
+    """Removes dead datanodes and their replica records."""
 
     _judge: LiveHealthJudge
     _safe_mode: SafeMode
@@ -78,7 +79,10 @@ class NodeRemoval(ControlComponent):
         self._needed = self._state.settled()  # checked containers that need the record
 
     def advance(self, change: StateChange) -> None:
-        """Remove replica records of dead decommissioned nodes. The caller holds the lock."""
+        """Remove some replica records of dead decommissioned datanodes.
+
+        Callers must hold the control plane's lock.
+        """
         struck: set[int] = set()
         for datanode_id in sorted(self._nodes.dead):
             node = self._state.nodes.get(datanode_id)
@@ -102,11 +106,11 @@ class NodeRemoval(ControlComponent):
     def remove_nodes(
         self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
     ) -> list[NodeDecision]:
-        """Remove dead nodes and their replica records if no data needs them.
+        """Remove dead datanodes and their replica records, if no container needs them.
 
-        The method works in portions. A node that calls before its records are removed is kept. A
-        node that is already removed does not block the others, so a caller can repeat an
-        interrupted request.
+        Return one decision per datanode. The method works in portions. If a datanode contacts the
+        SCM before its records are removed, it is kept. A caller can repeat an interrupted request,
+        because a datanode that is already removed is no error.
         """
         with self.access.lock:
             refused = self._refused(datanode_ids)
@@ -123,8 +127,11 @@ class NodeRemoval(ControlComponent):
         return list(found.values())
 
     def _remove(self, decision: NodeDecision, loss: RemovalLoss) -> NodeDecision:
-        """Remove one node; return the reason if the node is kept because it called in the
-        meantime."""
+        """Remove one datanode and its replica records in portions, and return the decision.
+
+        If the datanode contacts the SCM in the meantime, keep it and return a decision with the
+        reason.
+        """
         datanode_id = decision.datanode_id
         is_begun = False
         while True:
@@ -144,8 +151,10 @@ class NodeRemoval(ControlComponent):
                     return decision
 
     def _loss_of(self, datanode_id: str) -> RemovalLoss:
-        """Return the records that would be lost if a dead node is removed. Its containers are
-        judged page by page."""
+        """Return the replica records that are lost if a dead datanode is removed.
+
+        The containers of the datanode are evaluated page by page.
+        """
         with self.access.lock:
             held = self._state.replicas.ids_on(datanode_id).copy()
         needed: list[int] = []
@@ -157,23 +166,27 @@ class NodeRemoval(ControlComponent):
         return RemovalLoss(len(held), tuple(needed), fewer)
 
     def _refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
-        """Return a decision for each node that must not be removed, because of safe mode or its
-        health."""
+        """Return a decision for each of these datanodes that must not be removed now.
+
+        The reason is safe mode, or a datanode that is not dead.
+        """
         return [d for n in datanode_ids if (d := self._refusal(n)) is not None]
 
     def _is_gone(self, datanode_id: str) -> bool:
         return self._state.nodes.get(datanode_id) is None
 
     def _strike_some(self, change: StateChange, datanode_id: str) -> list[int]:
-        """Remove a portion of a node's replica records. Return their container ids; an empty list
-        if the node has no records left."""
+        """Remove some replica records of a datanode. Return the ids of their containers.
+
+        Return an empty list if the datanode has no more replica records.
+        """
         due = self._state.replicas.ids_on(datanode_id)[:LOOKS_PER_TURN].copy()
         struck: list[int] = change.remove_all(self._state.replicas, datanode_id, due).tolist()
         self._release(change, datanode_id, struck)
         return struck
 
     def _finish(self, change: StateChange, datanode_id: str, loss: RemovalLoss) -> None:
-        """Remove a node that has no replica records left."""
+        """Remove the record of a datanode without replica records, and end its commands."""
         waiting = self._state.commands
         for command in [*waiting.of_node(datanode_id), *waiting.adds_to(datanode_id)]:
             if waiting.get(command.command_id) is not None:
@@ -215,8 +228,10 @@ class NodeRemoval(ControlComponent):
                     change.remove(self._state.holds, key)
 
     def _may_go(self, container_id: int, datanode_id: str, *, is_needed: bool) -> bool:
-        """Return True if a replica record of a dead node may be removed, because its container does
-        not need the replica."""
+        """Return True if the replica record of a dead datanode may be removed.
+
+        That is the case if its container does not need the replica.
+        """
         container = self._state.containers.get(container_id)
         if container is None or container.state in _GONE:
             return True
@@ -229,16 +244,16 @@ class NodeRemoval(ControlComponent):
 
 
 def _already_removed(datanode_id: str) -> NodeDecision:
-    """Return the decision for a node that is already removed."""
+    """Return the decision for a datanode that is already removed."""
     message = "is not in the books: it was removed before, or never registered"
     return NodeDecision(datanode_id, "OK", message)
 
 
 def judge(losses: Mapping[str, RemovalLoss], *, is_forced: bool) -> list[NodeDecision]:
-    """Return the decisions on a request to remove these nodes together, with the consequences.
-    No I/O.
+    """Return one decision per datanode on the request to remove these datanodes together. No I/O.
 
-    Unless forced, no node may be removed while some container is readable only from these nodes.
+    Unless the request is forced, no datanode may be removed if the live datanodes cannot serve all
+    data of some container. The message of each decision states the consequences.
     """
     is_needed = any(loss.needed for loss in losses.values()) and not is_forced
     code = NEEDED if is_needed else "OK"
@@ -246,8 +261,12 @@ def judge(losses: Mapping[str, RemovalLoss], *, is_forced: bool) -> list[NodeDec
 
 
 def _without_the_dead(page: ContainerPage) -> tuple[Bools, Bools]:
-    """Return two masks of containers: readable completely from nodes that are not dead, and with
-    the required number of replicas on such nodes. Deleted containers are in both."""
+    """Evaluate a page of containers without the dead datanodes. Return two boolean columns.
+
+    The first column is True for containers that the other datanodes can serve completely. The
+    second column is True for containers that have the required number of replicas on the other
+    datanodes. Deleted containers are True in both columns.
+    """
     found = diagnose(page.batch, page.rules)
     seen, containers, replicas = found.view, page.batch.containers, page.batch.replicas
     is_settled = np.isin(

@@ -1,20 +1,21 @@
-"""Detects that this state is outdated, from what datanodes report.
+"""Detects from the reports of datanodes that the state of this control plane is outdated.
 
-A datanode reports which starts of control planes it has seen, and the highest state number of each.
-It also reports its replicas. There are three cases:
+Each datanode reports its replicas, the starts of control planes that it has seen, and the highest
+state number of each start. A state number grows with each committed change. The state is outdated
+or duplicated in three cases:
 
-- A datanode has seen a start of this state with a higher state number than this state has. Then an
-  older copy of the state was put in place, or the disk lost acknowledged changes.
+- A datanode has seen a start of this state with a higher state number than the state has now. Then
+  an operator installed an older copy of the state, or the disk lost committed changes.
 - A datanode has seen a start that is not in the history of this state. Then two control planes run
   on copies of one state.
-- Two datanodes have blocks in a container, or a container, that this state has not allocated. Only
-  a later state can have allocated them. A later state may have ended before its first heartbeat, so
-  that no datanode has seen it. One datanode alone is not sufficient, because its report may be
-  wrong.
+- Two datanodes have a container, or blocks in a container, that this state has not allocated. Only
+  a later state can have allocated them. That later state may have ended before its first heartbeat,
+  so that no datanode has seen its start. The report of a single datanode is not sufficient, because
+  it may be wrong.
 
-In all cases keys may have been stored that this state does not contain. The state is therefore
-treated like one restored from a backup. Nothing is deleted, copied or stored until it is recovered
-(`scm.administration.restore_recovery`).
+In all cases, clients may have stored keys that this state does not contain. The control plane
+therefore treats the state like one that was restored from a backup. It deletes, copies and stores
+nothing until an operator has recovered the state (`scm.administration.restore_recovery`).
 """
 
 from collections.abc import Collection, Sequence
@@ -35,10 +36,13 @@ from scm.state.state_metadata import RestoreRecord, counters_anew
 from suture.errors import Code
 
 MADE_SINCE_MAX: Final = 4_000_000
-"""Maximum number of containers that may have been made since a backup: one a second for more than a
-month. A higher id was not assigned by a control plane. It may be a stray directory, or a container
-that some client asked a datanode to create. Tables need a byte for every id up to the highest, and
-an id is never reused."""
+"""Maximum number of containers that the SCM is assumed to have made since a backup.
+
+It allows one container per second for more than a month. A container with a higher id was not made
+by a control plane. It may be a stray directory, or a client may have asked a datanode to create it.
+The limit matters because tables need a byte for every id up to the highest, and ids are never
+reused.
+"""
 WITNESSES_MIN: Final = 2  # datanodes that must report the same
 
 _WHY: Final = "datanodes have seen a later state than this one"
@@ -46,8 +50,10 @@ _log = structlog.get_logger("suture.scm")
 
 
 class OlderStates(ControlComponent):
-    """Detects from datanodes' reports that this state is outdated, for instance an old copy.
-    Callers hold the control plane's lock."""
+    """Detects from reports of datanodes that this state is outdated, for instance an old copy.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(
         self, basis: DecisionContext, safe_mode: SafeMode, writers: WriterSessions
@@ -56,13 +62,15 @@ class OlderStates(ControlComponent):
         self._safe_mode = safe_mode
         self._writers = writers
         self.trouble = ""
-        """The later state that a datanode has seen, as text; "" if there is none."""
+        """A text about the later state that datanodes have reported; empty if there is none."""
         self.term_seen = 0
-        """The highest term of a later start that a datanode has seen."""
+        """The highest term of a later start that a datanode has reported."""
 
     def compare(self, change: StateChange, datanode_id: str, seen: Sequence[ReportedStart]) -> None:
-        """Compare this state with the control plane starts that a datanode has seen. If a later
-        state existed, treat this state as restored from a backup."""
+        """Compare this state with the starts of control planes that a datanode has seen.
+
+        If the datanode has seen a later state, treat this state as restored from a backup.
+        """
         later = self._state.lineage.later(seen, self._state.number)
         if not later:
             return
@@ -82,8 +90,10 @@ class OlderStates(ControlComponent):
             self._distrust(change, self._state.lineage.since(later), newest.term)
 
     def compare_ids(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Compare the replicas of these containers with the ids that this state has allocated. If
-        datanodes have ids that only a later state can have allocated, treat this state as restored.
+        """Compare the reported replicas of these containers with the allocated ids.
+
+        If datanodes have containers or blocks that only a later state can have allocated, treat
+        this state as restored from a backup.
         """
         state = self._state
         if state.restored is not None or not container_ids:
@@ -114,8 +124,7 @@ class OlderStates(ControlComponent):
     def _distrust_ids(
         self, change: StateChange, container_id: int, datanode_ids: Sequence[str]
     ) -> None:
-        """Treat this state as restored, because datanodes have data that a later state
-        allocated."""
+        """Treat this state as restored, because datanodes have data that it has not allocated."""
         before = self.trouble
         change.on_undo(lambda: setattr(self, "trouble", before))
         self.trouble = (
@@ -134,8 +143,11 @@ class OlderStates(ControlComponent):
         self._distrust(change, next(after, starts[-1]), self._state.term)
 
     def finish_recovery(self, change: StateChange) -> None:
-        """End the recovery. Continue with a higher term (number of starts) than that of any other
-        control plane that was seen."""
+        """End the recovery of this state.
+
+        The term (the number of starts) becomes higher than the term of any other control plane that
+        datanodes have seen.
+        """
         change.move_counter("term", self.term_seen + 1)
         before = self.trouble
         change.on_undo(lambda: setattr(self, "trouble", before))
@@ -152,8 +164,11 @@ class OlderStates(ControlComponent):
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
     def _distrust(self, change: StateChange, since: Start, term: int) -> None:
-        """Treat this state as restored: schedule the recovery of all changes made since the start
-        `since`, and enter safe mode. `term` is the highest known term."""
+        """Treat this state as restored from a backup, and enter safe mode.
+
+        The recovery will examine all changes since the start `since`. `term` is the highest known
+        term of a control plane.
+        """
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [
             one.container_id

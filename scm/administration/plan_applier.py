@@ -1,7 +1,8 @@
-"""Applies plans of the Spark job row by row, if they still match the current state.
+"""Applies plans of the Spark job row by row, if each row still matches the current state.
 
-A plan is advice. The control plane applies a row only if the judge, on the current state, requests
-the same action. Otherwise the row is rejected as STALE_PLAN.
+A row of a plan is a proposal for one container. The control plane evaluates the container on the
+current state, and orders the action only if the current state requires it. Otherwise, the row is
+rejected as STALE_PLAN.
 """
 
 from collections.abc import Sequence
@@ -50,10 +51,10 @@ class PlanApplier(ControlComponent):
         worlds: Sequence[int] = (),
         dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Order the actions of the rows that still match the state; return one decision per row.
+        """Order the actions of the rows that still match the state. Return one decision per row.
 
-        `worlds` are the fingerprints of a dry run of the same rows. If one of them differs, nothing
-        is ordered. Empty `worlds` = no check.
+        `worlds` contains the fingerprints that a dry run of the same rows returned. If one of them
+        no longer matches, nothing is ordered. Empty `worlds` disables this check.
         """
         aborted = self._previews.aborted(rows, worlds)
         if aborted:
@@ -78,7 +79,7 @@ class PlanApplier(ControlComponent):
     def _apply(
         self, change: StateChange, row: PlanRow, needs: Sequence[HealthRow], *, dry_run: bool
     ) -> ContainerDecision:
-        """Order the action of a row if the judge requests the same action now."""
+        """Order the action of a row if the container needs this action now. Return the decision."""
         container = self._state.containers.get(row.container_id)
         refusal = self._refusal(row, container)
         if refusal is not None:
@@ -107,7 +108,11 @@ class PlanApplier(ControlComponent):
     def _reconstruct(
         self, row: PlanRow, container: Container, needed: Sequence[HealthRow]
     ) -> ContainerDecision:
-        """Confirm a row that rebuilds shards; the control plane orders rebuilds without a plan."""
+        """Return the decision on a row that rebuilds shards. Order nothing.
+
+        The control plane orders rebuilds without a plan. The decision is OK if a rebuild is due or
+        pending.
+        """
         commands = self._state.commands.of_container(row.container_id)
         ids = tuple(c.command_id for c in commands if c.kind is CommandKind.RECONSTRUCT)
         if not needed and not ids:
@@ -121,7 +126,10 @@ class PlanApplier(ControlComponent):
     def _close(
         self, change: StateChange, row: PlanRow, container: Container, *, dry_run: bool
     ) -> ContainerDecision:
-        """Close the container of a plan row, unless there is an objection."""
+        """Close the container of a row.
+
+        If no target has to close its replica, return the reason.
+        """
         done: list[str] = []
         if container.state is not ContainerState.OPEN:
             due = self._closures.due_on(container)
@@ -138,8 +146,11 @@ class PlanApplier(ControlComponent):
         return replace(decision, message=message)
 
     def _close_objection(self, row: PlanRow, container: Container) -> ContainerDecision:
-        """Return the decision on a close row for which no target is to be closed: AWAITS_REPAIR if
-        a target has the last commit but other data, otherwise STALE_PLAN."""
+        """Return the decision on a close row if no target datanode has to close its replica.
+
+        The code is AWAITS_REPAIR if the replica of a target has the last commit but differs from
+        the closed replicas. Otherwise, the code is STALE_PLAN.
+        """
         held = {r.datanode_id: r for r in self._state.replicas.of(row.container_id)}
         differing = [
             node
@@ -247,8 +258,10 @@ class PlanApplier(ControlComponent):
         )
 
     def _delete_empty(self, row: PlanRow, case: ContainerContext) -> ContainerDecision:
-        """Confirm a row that deletes an empty container; the control plane deletes it without a
-        plan."""
+        """Return the decision on a row that deletes an empty container. Order nothing.
+
+        The control plane deletes empty containers without a plan.
+        """
         is_unused = not self._state.keys.blocks_in(row.container_id)
         replicas = [p.replica for p in case.placed]
         step = next_step(case.container, replicas, is_unused=is_unused)

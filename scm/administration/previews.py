@@ -1,6 +1,4 @@
-"""Previews of commands and plans, and the check that the previewed state is still the current
-one.
-"""
+"""Previews of commands and plans, and the check that the state is still the previewed one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +18,10 @@ CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rej
 
 @dataclass(eq=False)
 class Previews(ControlComponent):
-    """Computes previews of commands and of plan rows; changes nothing. Callers hold the control
-    plane's lock."""
+    """Computes previews of commands and of plan rows. Changes nothing.
+
+    Callers must hold the control plane's lock.
+    """
 
     _judge: LiveHealthJudge
     _reconciles: ReconcileScheduler
@@ -32,8 +32,12 @@ class Previews(ControlComponent):
         worlds: Sequence[int],
         do: Callable[[int], ContainerDecision],
     ) -> list[ContainerDecision]:
-        """Return `do`'s decision on each container, or STALE_PLAN if the container's state differs
-        from its fingerprint in `worlds`. Empty `worlds` = no check."""
+        """Call `do` for each container, and return its decisions.
+
+        `worlds` contains one fingerprint per container, from an earlier preview. If the fingerprint
+        of a container has changed, `do` is not called and the decision is STALE_PLAN. Empty
+        `worlds` disables this check.
+        """
         decisions = []
         for i, container_id in enumerate(container_ids):
             container = self._state.containers.get(container_id)
@@ -45,9 +49,12 @@ class Previews(ControlComponent):
         return decisions
 
     def reconcile(self, container_id: int) -> ContainerDecision:
-        """Return the expected effect of a reconcile of a container. The bytes of the moved chunks
-        are known only after the trees are compared. Therefore the preview states the bytes that are
-        scanned again if the reconcile repairs something."""
+        """Return the expected effect of a reconcile of a container.
+
+        The number of bytes that a reconcile fetches is unknown before it compares the trees. The
+        preview therefore contains the size of each replica, which is scanned again if the reconcile
+        repairs it.
+        """
         participants = self._reconciles.participants(container_id)
         container = self._state.containers.get(container_id)
         if participants.eligibility is not Eligibility.OK or container is None:
@@ -65,10 +72,10 @@ class Previews(ControlComponent):
         return self.decision(container, "fetches what differs, no more", commands, len(commands))
 
     def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[ContainerDecision]:
-        """Return a STALE_PLAN decision for every row of a plan if one fingerprint differs; an empty
-        list if all match.
+        """Return a STALE_PLAN decision for every row if the container of any row has changed.
 
-        The operator confirmed the whole preview, so a partly different one is not applied.
+        Return an empty list if all fingerprints match. The operator confirmed the complete preview,
+        so the plan is not applied in part.
         """
         changed = {
             row.container_id
@@ -89,8 +96,11 @@ class Previews(ControlComponent):
         ]
 
     def planned(self, row: PlanRow, decision: ContainerDecision) -> ContainerDecision:
-        """Return the decision on a plan row with the preview added: copies, bytes, time and
-        fingerprint. Order nothing."""
+        """Return the decision on a plan row with its preview. Order nothing.
+
+        The preview consists of the commands with their sizes and durations, the number of copies
+        before and after, and the fingerprint of the container's state.
+        """
         container = self._state.containers.get(row.container_id)
         if container is None or decision.world:
             return decision
@@ -114,8 +124,10 @@ class Previews(ControlComponent):
         )
 
     def _own_commands(self, row: PlanRow, case: ContainerContext) -> tuple[PlannedCommand, ...]:
-        """Return the commands to preview for a plan row: deletes, copies or a reconstruction. They
-        are only shown, because the control plane orders such commands without a plan."""
+        """Return the commands to show in the preview of a plan row that requests no reconcile.
+
+        They are deletes, copies or a reconstruction. They are not ordered here.
+        """
         sizes = {p.datanode_id: p.replica.used_bytes for p in case.placed}
         if row.action == CommandKind.DELETE:
             return tuple(
@@ -148,8 +160,10 @@ class Previews(ControlComponent):
         commands: tuple[PlannedCommand, ...],
         at_best_count: int,
     ) -> ContainerDecision:
-        """Return a decision for a preview: the message, the commands, the number of copies before
-        and after (at least `at_best_count`), and the current fingerprint."""
+        """Return an OK decision for a preview, with the current fingerprint of the container.
+
+        The predicted number of copies is the current number, but at least `at_best_count`.
+        """
         copies = self._judge.copy_count(container.container_id)
         shown = ContainerDecision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)

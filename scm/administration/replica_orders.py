@@ -1,9 +1,9 @@
-"""Commands on replicas that operators and plans request: previewed, then sent if nothing changed.
+"""Commands on replicas that operators and plans request, with a preview before each command.
 
-A request is decided on the current state. A dry run returns a fingerprint of that state, and the
-confirmation sends the fingerprint back. Safety does not depend on the requester. A replica is
-removed only if enough complete and equal replicas remain, and a copy is placed only where there is
-room.
+A dry run returns the expected commands and a fingerprint of the state. To confirm, the operator
+sends the fingerprint back, and the command is rejected if the state has changed. Every request is
+checked against the current state, no matter who sends it. A replica is removed only if enough
+complete and equal replicas remain, and a copy is ordered only to a datanode with free space.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ Decide = Callable[[StateChange, ContainerContext], ContainerDecision]
 
 @dataclass(frozen=True, slots=True)
 class NodeDecision:
-    """The outcome of a command that concerns a datanode itself."""
+    """The outcome of a command to a datanode that concerns no replica."""
 
     datanode_id: str
     code: str
@@ -55,7 +55,11 @@ class NodeDecision:
 
 @dataclass(frozen=True, slots=True)
 class DatanodeQueue:
-    """The commands of one datanode, counted by kind."""
+    """The number of commands of one datanode, by kind, and its limits.
+
+    `reported` are the queued commands that the datanode reported. `sent` and `waiting` are commands
+    without an answer that the control plane has sent, or not yet sent.
+    """
 
     node: Node
     replication_load: int
@@ -68,15 +72,19 @@ class DatanodeQueue:
 
     @property
     def is_excluded(self) -> bool:
-        """Return True if the datanode is at its limit. It is then neither source nor target until
-        it has finished some commands."""
+        """Return True if the datanode has reached its limit of copies.
+
+        It is then neither source nor target of new copies until it has finished some commands.
+        """
         return self.replication_load >= self.replication_limit
 
 
 @dataclass(eq=False)
 class OperatorCommands(ControlComponent):
-    """Carries out operators' requests for commands on replicas and datanodes. Callers of `copy` and
-    `remove` hold the lock."""
+    """Orders the commands on replicas and datanodes that operators request.
+
+    Callers of `copy` and `remove` must hold the control plane's lock.
+    """
 
     _judge: LiveHealthJudge
     _manager: ReplicationManager
@@ -93,10 +101,10 @@ class OperatorCommands(ControlComponent):
         worlds: Sequence[int] = (),
         dry_run: bool = False,
     ) -> list[ContainerDecision]:
-        """Order a reconcile of each eligible container.
+        """Order a reconcile of each eligible container. Return one decision per container.
 
         In safe mode, a decision that replicas or peers are missing gets the code SAFE_MODE, because
-        their nodes may still send heartbeats.
+        their datanodes may not have sent a heartbeat yet.
         """
         order = partial(self._reconciles.order, change)
         decisions = self._previews.each(
@@ -119,8 +127,11 @@ class OperatorCommands(ControlComponent):
         worlds: Sequence[int],
         dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Order one more copy of each container, to `target_id` or to a node chosen by the
-        rules."""
+        """Order one more copy of each container. Return one decision per container.
+
+        The copy goes to `target_id`. If `target_id` is empty, the placement rules choose the
+        datanode.
+        """
 
         def decide(now: StateChange, case: ContainerContext) -> ContainerDecision:
             number = case.container.container_id
@@ -141,10 +152,11 @@ class OperatorCommands(ControlComponent):
         worlds: Sequence[int],
         dry_run: bool,
     ) -> list[ContainerDecision]:
-        """Remove one datanode's replicas, each only if enough complete replicas remain.
+        """Remove the replicas of these containers from one datanode.
 
-        Of an erasure-coded container, one shard more than a read needs must remain, because the
-        removed shard is rebuilt from the others.
+        Return one decision per container. A replica is removed only if at least `KEEP_MIN` complete
+        replicas remain. Of an erasure-coded container, one shard more than a read needs must
+        remain, because the removed shard is rebuilt from the others.
         """
 
         def decide(now: StateChange, case: ContainerContext) -> ContainerDecision:
@@ -183,7 +195,7 @@ class OperatorCommands(ControlComponent):
         return decisions
 
     def queues(self) -> list[DatanodeQueue]:
-        """Return each datanode's load and the commands that the control plane has queued for it."""
+        """Return the load and the commands of each datanode, sorted by datanode id."""
         return [
             self._queue(node)
             for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
@@ -201,9 +213,10 @@ class OperatorCommands(ControlComponent):
         from_ids: Sequence[str] = (),
         dry_run: bool,
     ) -> ContainerDecision:
-        """Order `count` copies from the sources of a row, or return the reason against it.
+        """Order up to `count` copies of a container, or return the reason why none is ordered.
 
-        `from_ids` restricts the sources.
+        `row` lists the datanodes to copy from. If `from_ids` is not empty, only datanodes in it are
+        used.
         """
         allowed = [node for node in row.sources if not from_ids or node in from_ids]
         if not allowed:
@@ -244,7 +257,10 @@ class OperatorCommands(ControlComponent):
         force: bool,
         dry_run: bool,
     ) -> ContainerDecision:
-        """Order the removal of a replica, or return the reason against it."""
+        """Order the removal of the replica on one datanode, or return why it is not ordered.
+
+        At least `keep_count` complete replicas must remain.
+        """
         held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
         if held is None:
             message = f"{datanode_id} has no replica"

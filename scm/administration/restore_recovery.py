@@ -1,21 +1,22 @@
-"""Recovery after a restore: records what datanodes have and the backup does not contain.
+"""Recovery after a restore: records the data that datanodes have and the backup does not contain.
 
 The recovery has these steps:
 
-1. All known nodes report all their replicas.
-2. Containers made since the backup are adopted, and their keys are brought back.
-3. Deletes that were carried out since the backup are recorded.
-4. The recovery ends; all later ids are higher than any id that was seen.
+- All known datanodes report all their replicas.
+- The containers that were made after the backup are added to the state, with their keys.
+- The deletes that were carried out after the backup are recorded.
+- The recovery ends. All later ids are higher than any id that a datanode reported.
 
-A record in the backup proves that the data was stored. A missing record proves nothing, so data is
-never deleted because the state has no record of it. Only two facts override a record:
+A record in the backup proves that the data was stored. A missing record proves nothing, so the
+control plane never deletes data only because the state has no record of it. Only two facts override
+a record:
 
-- A proven delete: no datanode has a block of the key, and at least one has its tombstone. Only a
-  control plane orders tombstones.
+- A proven delete: no datanode has a block of the key, and at least one datanode has the tombstone
+  of the block. Only a control plane orders tombstones.
 - A newer put of the same key.
 
-If there are two complete puts of one key, the older put is kept under another name, because it is
-unknown whether the newer put was acknowledged.
+If datanodes have two complete puts of one key, the older put is kept under another name, because it
+is unknown whether the newer put was acknowledged to the client.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -58,7 +59,7 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class InspectedContainer:
-    """A container as all its datanodes report it."""
+    """The facts about a container that `scm recover` read from all its datanodes."""
 
     container_id: int
     scheme: str
@@ -67,8 +68,10 @@ class InspectedContainer:
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPut:
-    """Result of recording a stored file (one put of a key) that was found on datanodes. `kept_as`
-    is the new name of the older of two puts of one key."""
+    """The result for one put: one version of a key whose blocks were found on datanodes.
+
+    `kept_as` is the new name of the older put if two puts have the same key.
+    """
 
     name: str
     code: str
@@ -77,8 +80,10 @@ class RecoveredPut:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCall:
-    """A portion of the containers, deletes and puts that `scm recover` found on datanodes. `is_end`
-    marks the last portion."""
+    """A part of the containers, deletes and puts that `scm recover` found on datanodes.
+
+    `is_end` is True in the last part.
+    """
 
     looked: Sequence[InspectedContainer]
     keys: Sequence[Key]
@@ -89,7 +94,12 @@ class RecoveryCall:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """Results of a recovery: adopted containers, keys whose delete was finished, and puts."""
+    """The results of one recovery call.
+
+    `adopted` are the containers that were added to the state. `deleted` are the keys that were
+    deleted, because their blocks were deleted after the backup. `brought` has the result for each
+    put.
+    """
 
     adopted: Sequence[int]
     deleted: Sequence[str]
@@ -97,7 +107,7 @@ class RecoveryResult:
 
 
 class _DryRun(Exception):
-    """Raised to end a change that is only a preview, so that the whole change is rolled back."""
+    """Raised at the end of a dry run to roll back all its changes."""
 
     def __init__(self, made: RecoveryResult) -> None:
         super().__init__()
@@ -106,7 +116,7 @@ class _DryRun(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBacklog:
-    """The containers to examine and the nodes that have not reported yet."""
+    """The containers that the recovery must examine, and the datanodes that have not reported."""
 
     restored: RestoreRecord | None
     missing: tuple[str, ...]
@@ -115,7 +125,7 @@ class RecoveryBacklog:
 
 @dataclass(eq=False)
 class RestoreRecovery(ControlComponent):
-    """Recovers a restored state: records the data that datanodes have and the backup lacks."""
+    """Completes a restored state with the data that only datanodes have."""
 
     _reports: ReportProcessor
     _safe_mode: SafeMode
@@ -128,8 +138,11 @@ class RestoreRecovery(ControlComponent):
         self._factor = basis.options.replication_factor
 
     def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> RecoveryResult:
-        """Apply a portion of a recovery's findings. After the last portion, the recovery ends and
-        the control plane decides about replicas again."""
+        """Record a part of what `scm recover` found on datanodes.
+
+        After the last part, the recovery ends, and the control plane sends commands for replicas
+        again.
+        """
         try:
             return self._recover(call, is_dry_run=is_dry_run)
         except _DryRun as dry_run:
@@ -151,13 +164,18 @@ class RestoreRecovery(ControlComponent):
         return made
 
     def to_recover(self, incomplete: Iterable[int]) -> RecoveryBacklog:
-        """Return the containers to examine. The caller holds the lock. The method scans all
-        containers that keys need.
+        """Return the containers that `scm recover` must examine.
 
-        - Before the recovery ends: the containers that may have changed since the backup.
-        - After the recovery: the containers that may be on datanodes which were missing during it.
-        - If the state was never restored: the containers that the state does not know, and the
-          `incomplete` containers, which lack blocks that keys need (normally there are none).
+        Callers must hold the control plane's lock.
+
+        - Before the recovery ends, these are the containers that may have changed since the backup.
+        - After the recovery, these are the containers that may be on datanodes which were missing
+          then.
+        - If the state was never restored, these are the containers that the state does not contain,
+          and the containers in `incomplete`, which lack blocks that keys need. Normally there are
+          none.
+
+        The method scans all containers that keys need.
         """
         state, asked = self._state, {*self._reports.unknown_container_ids, *incomplete}
         missing = self._safe_mode.reevaluate().missing
@@ -176,9 +194,10 @@ class RestoreRecovery(ControlComponent):
         )
 
     def _is_there(self, container_id: int) -> bool:
-        """Return True if the state or a datanode has the container, and no operator gave it up.
-        Otherwise there is nothing to examine, because the container was deleted or lost since the
-        backup."""
+        """Return True if a container is in the state or on a datanode, and is not marked as lost.
+
+        Otherwise, there is nothing to examine: the container was deleted or lost after the backup.
+        """
         state = self._state
         if state.forgotten.get(container_id) is not None:
             return False
@@ -186,19 +205,20 @@ class RestoreRecovery(ControlComponent):
         return is_made or bool(state.replicas.of(container_id))
 
     def _may_be_ours(self, container_id: int) -> bool:
-        """Return True if this control plane may have assigned this container id since the
-        backup."""
+        """Return True if this control plane may have assigned this id after the backup."""
         return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
 
     def _made_between(self, since: RestoreRecord, end_id: int) -> list[int]:
-        """Return the containers that were made after the backup and before the recovery."""
+        """Return the ids of the containers that were made after the backup and before `end_id`."""
         first_id = since.first_new_container_id
         made = self._state.containers.ids().tolist()
         return [number for number in made if first_id <= number < end_id]
 
     def _adopt(self, change: StateChange, looked: Iterable[InspectedContainer]) -> list[int]:
-        """Record containers that datanodes have and the state lacks, because they were made after
-        the backup. Return their ids."""
+        """Add containers to the state that only datanodes have.
+
+        Return the ids of the added containers.
+        """
         adopted = []
         for one in looked:
             container = self._adopted(one)
@@ -214,12 +234,11 @@ class RestoreRecovery(ControlComponent):
     def finish_deletes(
         self, change: StateChange, looked: Sequence[InspectedContainer]
     ) -> list[str]:
-        """Delete keys whose blocks were deleted on datanodes after the backup; return their names,
-        sorted.
+        """Delete the keys whose blocks were deleted on datanodes after the backup.
 
-        Blocks of these keys that are still on datanodes are deleted again. A later state may have
-        stored or deleted other blocks in these containers. Therefore the allocated commit id of a
-        container is raised to its last commit id.
+        Return their names, sorted. If datanodes still have blocks of these keys, the control plane
+        orders to delete them again. The allocated commit id of each container is raised to its last
+        commit id, because the lost state may have stored or deleted other blocks there.
         """
         for one in looked:
             container = self._state.containers.get(one.container_id)
@@ -238,8 +257,10 @@ class RestoreRecovery(ControlComponent):
         return sorted(names)
 
     def _bring_back(self, change: StateChange, found: Sequence[Key]) -> list[RecoveredPut]:
-        """Record the puts that were found on datanodes; return one outcome per put. If `found` has
-        several puts of one name, the oldest must come first."""
+        """Record the puts that were found on datanodes. Return one result per put.
+
+        If `found` has several puts of one name, the oldest must come first.
+        """
         containers = {block.container_id for key in found for block in key.blocks}
         named = self._state.keys.named_among(
             [(block.container_id, block.local_id) for key in found for block in key.blocks]
@@ -255,12 +276,11 @@ class RestoreRecovery(ControlComponent):
         return brought
 
     def _finish(self, change: StateChange, *, last_local_id: int, is_forced: bool) -> None:
-        """End the recovery, so that decisions may begin. Raise UnavailableError if known nodes have
-        not reported, unless forced; the error names the nodes. Data that only these nodes have is
-        not recovered and remains on their disks.
+        """End the recovery, so that the control plane makes decisions again.
 
-        An outdated state that was not restored from a backup also gets new ids, so that no block id
-        is assigned twice.
+        Raise UnavailableError with the names of the known datanodes that have not reported, unless
+        `is_forced`. Data that only these datanodes have is not recovered and remains on their
+        disks. The counters of ids are raised, so that no id is assigned twice.
         """
         state = self._state
         state.keys.forget_named()
@@ -291,8 +311,10 @@ class RestoreRecovery(ControlComponent):
         change.on_commit(_log.warning, "restore_finished", count=len(missing))
 
     def _adopted(self, one: InspectedContainer) -> Container | None:
-        """Return the record for a container that the state lacks; None if the container is already
-        known or cannot be adopted."""
+        """Return a new record for a container that the state lacks.
+
+        Return None if the container is already known or cannot be added.
+        """
         state, container_id = self._state, one.container_id
         replicas = state.replicas.of(container_id)
         is_known = state.containers.get(container_id) or state.forgotten.get(container_id)
@@ -319,7 +341,10 @@ class RestoreRecovery(ControlComponent):
         named: Collection[tuple[int, int]],
         deleted: Mapping[int, Collection[int]],
     ) -> str:
-        """Return why a put is not recorded; an empty string if it is recorded."""
+        """Return the code why a put is not recorded.
+
+        Return an empty string if it can be recorded.
+        """
         places = [(block.container_id, block.local_id) for block in key.blocks]
         if any(self._state.containers.get(container_id) is None for container_id, _ in places):
             return Code.CONTAINER_NOT_FOUND
@@ -328,8 +353,7 @@ class RestoreRecovery(ControlComponent):
         return KNOWN if any(place in named for place in places) else ""
 
     def _bring(self, change: StateChange, key: Key) -> RecoveredPut:
-        """Record a put. If another put has its name, the newer of the two gets the name, and the
-        older is renamed."""
+        """Record a put. If another put has the same name, rename the older of the two."""
         known = self._state.keys.get(key.name)
         for block in key.blocks:
             self._count(change, block)
@@ -345,8 +369,10 @@ class RestoreRecovery(ControlComponent):
         return RecoveredPut(key.name, REPLACED, aside.name)
 
     def _free_name(self, key: Key) -> str:
-        """Return an unused name for the older of two puts. It is short enough for RPCs even if the
-        key's name has the maximum length."""
+        """Return an unused name for the older of two puts with the same name.
+
+        The new name is short enough for RPCs, even if the old name has the maximum length.
+        """
         for number in count():
             suffix = f"~{_age(key)}" + (f".{number}" if number else "")
             room = KEY_BYTES_MAX - len(suffix)
@@ -367,13 +393,15 @@ class RestoreRecovery(ControlComponent):
         change.put(self._state.containers, counted)
 
     def _deleted_in(self, container_id: int) -> frozenset[int]:
-        """Return the blocks of a container whose delete this state has ordered."""
+        """Return the ids of the blocks of a container that this state has ordered to delete."""
         done = (deleted.local_ids for deleted in self._state.deleted_in(container_id))
         return self._deletions.being_deleted(container_id).union(*done)
 
     def _has_other_deleted(self, container_id: int) -> bool:
-        """Return True if a replica has tombstones of blocks whose delete this state has not
-        ordered."""
+        """Return True if a replica has tombstones that this state does not explain.
+
+        A tombstone is explained if this state has ordered the delete of its block.
+        """
         trees = [replica.tree for replica in self._state.replicas.of(container_id)]
         buried = [tree for tree in trees if tree is not None and tree.tombstone_count]
         if not buried:
@@ -385,5 +413,8 @@ class RestoreRecovery(ControlComponent):
 
 
 def _age(key: Key) -> int:
-    """Return a sort key for the age of a put: its highest block id, because block ids only grow."""
+    """Return the highest block id of a put.
+
+    A newer put has a higher value, because block ids only grow.
+    """
     return max((block.local_id for block in key.blocks), default=0)

@@ -1,6 +1,6 @@
 """Settings that operators change while the control plane runs: pauses, rates and windows of work.
 
-The settings are durable. `scm.cluster.run_time_settings` describes their effect.
+The settings are stored in the state. `scm.cluster.run_time_settings` describes their effect.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ RATES_KEPT_S: Final = 1.0  # every heartbeat asks for the rates, and they depend
 
 @dataclass(frozen=True, slots=True)
 class SettingRequest:
-    """A change of the run-time settings: one kind of setting for some kinds of work."""
+    """A request to set or remove a run-time setting for some kinds of work."""
 
     control: ControlKind
     works: tuple[WorkKind, ...]
@@ -30,7 +30,7 @@ class SettingRequest:
 
 
 class RunTimeControl(ControlComponent):
-    """Changes and returns the run-time settings: pauses, rates and windows of work."""
+    """Sets, removes and returns the run-time settings: pauses, rates and windows of work."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
@@ -38,19 +38,21 @@ class RunTimeControl(ControlComponent):
 
     @locked
     def settings(self) -> list[WorkControl]:
-        """Return the settings that are in force, in the order of their kinds."""
+        """Return the settings that apply now, sorted by kind of setting, kind of work, and rack."""
         return self.current()
 
     def current(self) -> list[WorkControl]:
-        """Return the settings that are in force. The caller holds the lock."""
+        """Return the settings that apply now. Callers must hold the control plane's lock."""
         now_ms = self._clock.wall_ms()
         current = [s for s in self._state.settings.values() if is_current(s, now_ms)]
         return sorted(current, key=lambda s: (s.control.value, s.work.value, s.rack))
 
     @state_change
     def change(self, change: StateChange, request: SettingRequest) -> list[WorkControl]:
-        """Apply a request; return the settings that are then in force. Raise
-        RefusedError(INELIGIBLE) if no datanode is on the rack."""
+        """Apply a request, and return all settings that apply afterwards.
+
+        Raise RefusedError(INELIGIBLE) if no datanode is on the rack.
+        """
         racks = {node.rack for node in self._state.nodes.values()}
         if request.rack and request.rack not in racks and not request.is_removal:
             raise RefusedError(
@@ -72,14 +74,18 @@ class RunTimeControl(ControlComponent):
         return self.current()
 
     def _is_replaced(self, setting: WorkControl, request: SettingRequest) -> bool:
-        """Return True if a request removes or replaces a setting. A removal without a rack concerns
-        all racks."""
+        """Return True if a request removes or replaces a setting.
+
+        A removal without a rack removes the settings of all racks.
+        """
         is_same_rack = setting.rack == request.rack or (request.is_removal and not request.rack)
         return setting.control is request.control and setting.work in request.works and is_same_rack
 
     def rates(self) -> tuple[int, int]:
-        """Return the bytes per second that a datanode may use for copies and for reconciles; 0 = no
-        limit. The caller holds the lock."""
+        """Return the limits of one datanode for copies and for reconciles, in bytes per second.
+
+        A limit of 0 means that there is none. Callers must hold the control plane's lock.
+        """
         now_s = self._clock.monotonic_s()
         if self._rates is None or now_s - self._rates[0] >= RATES_KEPT_S:
             self._rates = (now_s, *self._computed_rates())

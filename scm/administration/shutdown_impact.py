@@ -1,8 +1,8 @@
-"""Answers whether datanodes or volumes may be stopped, or may be lost permanently, by the judge's
-rules.
+"""Predicts whether datanodes or volumes may be stopped, or may be lost permanently.
 
-Containers are judged page by page. If a datanode's health changes during the check, the check
-starts again. If the health keeps changing, the answer is UNKNOWN.
+The containers are evaluated page by page, with the rules of `health/`. If the health of a datanode
+changes during the evaluation, the evaluation starts again. If the health keeps changing, the answer
+is UNKNOWN.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,15 +21,19 @@ from suture.errors import Code, RefusedError, size_text
 
 TRIES: Final = 3
 NEVER_DEAD: Final = frozenset({OpState.IN_MAINTENANCE, OpState.ENTERING_MAINTENANCE})
-"""States in which a silent datanode is expected back."""
+"""Operational states in which the SCM expects a datanode without heartbeats to return."""
 
 Stamp = tuple[tuple[str, str, str, bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StopQuery:
-    """A query about a stop: the datanodes, and the volumes as (datanode id, volume id), that would
-    be off."""
+    """A question about the effect of stopping datanodes and volumes.
+
+    Each volume is a pair of a datanode id and a volume id. `is_for_good` is True if the datanodes
+    and volumes would never return. At least `keep_count` copies of each container must remain
+    readable.
+    """
 
     datanode_ids: tuple[str, ...]
     volumes: tuple[tuple[str, str], ...] = ()
@@ -49,12 +53,14 @@ class StopImpact:
     writer_count: int
     """Number of clients that write the open containers on the targets."""
     wait_ms: int
-    """Time until the copies of missing replicas begin, because a silent datanode may return."""
+    """Time in ms before copies of missing replicas begin, because a silent datanode may return."""
     rebuild_ms: int
-    """Time to copy the missing replicas at the recent rate, one copy at a time on each remaining
-    datanode."""
+    """Time in ms to copy the missing replicas at the recent rate.
+
+    Each remaining datanode is assumed to make one copy at a time.
+    """
     stays_count: int
-    """Number of remaining datanodes that take new replicas."""
+    """Number of remaining datanodes that accept new replicas."""
     free_bytes: int
     has_room: bool
 
@@ -69,15 +75,19 @@ class _Begun:
 
 @dataclass(eq=False)
 class StopImpactAnalyzer(ControlComponent):
-    """Computes the effect of stopping datanodes or volumes. Changes nothing. Takes the control
-    plane's lock itself."""
+    """Predicts the effect of stopping datanodes or volumes. Changes nothing.
+
+    The methods acquire the control plane's lock themselves.
+    """
 
     _pages: ContainerPages
     _safe_mode: SafeMode
 
     def analyze(self, question: StopQuery) -> StopImpact:
-        """Return the effect of the stop that `question` describes. Raise
-        RefusedError(WRONG_DATANODE) for an unknown datanode or volume."""
+        """Return the effect of stopping the datanodes and volumes of `question`.
+
+        Raise RefusedError(WRONG_DATANODE) if a datanode or a volume is unknown.
+        """
         for tries_left in reversed(range(TRIES)):
             found, is_same = self._looked(question)
             if is_same or not tries_left:
@@ -85,8 +95,11 @@ class StopImpactAnalyzer(ControlComponent):
         raise AssertionError("it is tried at least once")
 
     def _looked(self, question: StopQuery) -> tuple[StopImpact, bool]:
-        """Evaluate the question once. Return the impact, and True if no datanode's health changed
-        during the evaluation."""
+        """Evaluate `question` once, and return the effect.
+
+        The second value is True if the health and operational state of all datanodes stayed the
+        same during the evaluation.
+        """
         with self.access.lock:
             begun = self._begin(question)
         outlook = ImpactTotals()
@@ -121,8 +134,11 @@ class StopImpactAnalyzer(ControlComponent):
         return _Begun(targets, ids.astype(np.int64), self._stamp(), tuple(reasons))
 
     def _on_volumes(self, datanode_id: str, volume_ids: Collection[str]) -> tuple[Ints, int]:
-        """Return the containers on these volumes of a datanode, and the number of its replicas
-        whose volume is unknown. Raise RefusedError(WRONG_DATANODE) for an unknown volume."""
+        """Return the ids of the containers on these volumes of a datanode.
+
+        The second value is the number of replicas of the datanode whose volume is unknown. Raise
+        RefusedError(WRONG_DATANODE) if a volume is unknown.
+        """
         rows = self._state.replicas.of_node(
             datanode_id, np.sort(self._state.replicas.ids_on(datanode_id))
         )
@@ -143,8 +159,10 @@ class StopImpactAnalyzer(ControlComponent):
         return self._cases.is_confirmed(datanode_id)
 
     def _stamp(self) -> Stamp:
-        """Return the health and operational state of all datanodes, to detect a change during a
-        check."""
+        """Return the health and the operational state of all datanodes.
+
+        The caller compares two results to detect a change during the evaluation.
+        """
         return tuple(
             (
                 node.datanode_id,
@@ -185,8 +203,7 @@ class StopImpactAnalyzer(ControlComponent):
         )
 
     def _opened(self, ids: Collection[int], datanode_ids: Sequence[str]) -> list[Container]:
-        """Return the open containers with a replica on the targets, or with a target in their
-        pipeline."""
+        """Return the open containers with a replica on a target, or a target in their pipeline."""
         there, wanted = set(ids), set(datanode_ids)
         return [
             container
@@ -211,8 +228,12 @@ class StopImpactAnalyzer(ControlComponent):
 def _answer(
     outlook: ImpactTotals, reasons: Sequence[str], keep_count: int
 ) -> tuple[StopAnswer, list[str]]:
-    """Return the answer with its reasons. If some facts are missing (`reasons`), the answer is
-    UNKNOWN, even if the known facts alone would give NO."""
+    """Return the answer to the question whether datanodes may be stopped, and the reasons for it.
+
+    `reasons` lists missing facts, for instance a datanode that has not reported its replicas. If
+    any fact is missing, the answer is UNKNOWN, even if the totals in `outlook` alone would result
+    in NO.
+    """
     if reasons:
         return StopAnswer.UNKNOWN, list(reasons)
     if outlook.unreadable_count:
@@ -229,7 +250,7 @@ def _answer(
 
 
 def _without_room(outlook: ImpactTotals, stays_count: int, free_bytes: int) -> list[str]:
-    """Return the reasons why the remaining nodes have no room for the missing replicas."""
+    """Return the reasons why the remaining datanodes cannot store the missing replicas."""
     found = []
     if outlook.missing_replica_count and outlook.width_max > stays_count:
         found.append(

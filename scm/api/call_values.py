@@ -1,4 +1,4 @@
-"""Values that calls pass into and out of the control plane."""
+"""Arguments and results of the calls of the control plane."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,10 @@ from scm.state.starts import ReportedStart
 
 
 class DatanodeAddress(NamedTuple):
-    """A datanode and its address. It is a NamedTuple because these are fast to create, and each
-    lookup creates three."""
+    """A datanode id with an address.
+
+    The class is a NamedTuple, because a NamedTuple is fast to create and each lookup creates three.
+    """
 
     datanode_id: str
     address: str
@@ -20,7 +22,7 @@ class DatanodeAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContainerLocation:
-    """A container and the datanodes from which to read it, most promising first."""
+    """A container and the datanodes that a client should read it from, in order of preference."""
 
     container_id: int
     endpoints: tuple[DatanodeAddress, ...]
@@ -30,7 +32,7 @@ class ContainerLocation:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A heartbeat of a datanode."""
+    """The contents of a datanode's heartbeat."""
 
     datanode_id: str
     boot_id: int
@@ -46,8 +48,12 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """The answer to a heartbeat: commands, each with the addresses of the datanodes it names, and
-    the containers of which this datanode has the last healthy copy."""
+    """The answer to a datanode's heartbeat.
+
+    Each command comes with the addresses of the datanodes that it names. `last_copies` are the
+    containers whose last healthy copy is on this datanode. `is_known` is False if the datanode must
+    register first.
+    """
 
     is_known: bool
     commands: tuple[tuple[PendingCommand, tuple[DatanodeAddress, ...]], ...] = ()
@@ -57,7 +63,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """The commands queued for datanodes, and the counts of work for which no command exists yet."""
+    """The commands of each datanode, and the numbers of containers and deletes that wait."""
 
     nodes: Sequence[DatanodeQueue]
     pending_add_count: int
@@ -70,7 +76,7 @@ class QueueTotals:
 
 @dataclass(frozen=True, slots=True)
 class AllocatedBlockInfo:
-    """A block that a writer may write, and its datanodes."""
+    """A block that the control plane allocated to a writer, and the datanodes to write it to."""
 
     container_id: int
     local_id: int

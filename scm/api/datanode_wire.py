@@ -1,9 +1,9 @@
-"""Converts datanodes' messages to the control plane's values, and checks them.
+"""Converts datanodes' protobuf messages to the control plane's values, and checks them.
 
-As in `scm.api.wire`, each field is checked, and RefusedError(MALFORMED_REQUEST) names the field. A
-call is rejected if its caller cannot be identified, or if the operational state is invalid when the
-datanode joins. If a single volume, answer or replica has an impossible number, only that item is
-left out (`refused`), because the datanode is alive and the rest of its report is valid.
+Each field is checked, and RefusedError(MALFORMED_REQUEST) names an invalid field. A call is
+rejected if its datanode id is invalid, or if a registration contains an invalid operational state.
+If a single volume, outcome or replica is invalid, only this item is left out and reported in
+`refused`, because the rest of the report is valid.
 """
 
 import sys
@@ -60,8 +60,10 @@ _OUTCOME_STATES: Final = {scm_pb2.CommandStatus.State.Value(name): name for name
 
 
 def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
-    """Return a datanode's registration, converted from protobuf. Invalid volumes and starts are
-    left out and listed in `refused`."""
+    """Convert a registration of a datanode from protobuf.
+
+    Invalid volumes and starts are left out and reported in `refused`.
+    """
     refused: list[str] = []
     return Registration(
         datanode_id=parse_id(message.datanode_id, "datanode_id"),
@@ -82,8 +84,10 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
 
 
 def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbeat:
-    """Return a heartbeat with all its reports, converted from protobuf. Invalid parts are left out
-    and listed in `refused`."""
+    """Convert a heartbeat of a datanode from protobuf, with all its reports.
+
+    Invalid parts are left out and reported in `refused`.
+    """
     datanode_id = sys.intern(parse_id(message.datanode_id, "datanode_id"))
     refused: list[str] = []
 
@@ -129,8 +133,10 @@ def _each(
     *,
     count_max: int = 1,
 ) -> tuple[V, ...]:
-    """Return the valid items among the first `count_max`. Append to `refused` why other items are
-    left out."""
+    """Return the valid items among the first `count_max` items, converted with `parse`.
+
+    For each item that is left out, append the reason to `refused`.
+    """
     found = []
     if len(items) > count_max:
         refused.append(f"{where}: {len(items)} are more than {count_max} in one call")
@@ -155,14 +161,20 @@ def _queue(message: scm_pb2.QueueCount, where: str) -> tuple[str, int]:
 
 
 def _op_state(message: scm_pb2.HeartbeatRequest, _where: str) -> tuple[OpState | None, int]:
-    """Return the operational state that a datanode stores, and its expiry. If the heartbeat has an
-    invalid one, the control plane sends the datanode its own state again."""
+    """Return the operational state that a datanode has stored, and its expiry in ms since 1970.
+
+    Raise RefusedError(MALFORMED_REQUEST) if one of them is invalid. The caller then treats the
+    state as not stored, and the control plane sends its own state to the datanode.
+    """
     op_state = op_state_from(message.op_state, "op_state") if message.op_state else None
     return op_state, parse_number(message.op_expiry_ms, "op_expiry_ms")
 
 
 def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
-    """Return (container id, block ids) of the blocks that a peer reports as deleted."""
+    """Return the container id and the ids of the blocks that a datanode asks about.
+
+    A peer of this datanode reports these blocks as deleted.
+    """
     ids = parse_each(message.local_ids, "local_ids", parse_block_id, count_max=LOCAL_IDS_MAX)
     return parse_container_id(message.container_id, "container_id"), list(ids)
 
@@ -190,14 +202,20 @@ def _volume(message: datanode_pb2.VolumeStatus, where: str) -> ReportedVolume:
 
 
 def _log_checksum(message: datanode_pb2.VolumeStatus, where: str) -> str:
-    """Return the hash of a log's last entry, in hexadecimal; empty for a log without entries."""
+    """Return the checksum of the last entry of a volume's verification log, in hexadecimal.
+
+    Return an empty string if the log has no entries.
+    """
     if message.log_count and len(message.log_checksum) != SHA256_BYTES:
         raise malformed(where, f"{len(message.log_checksum)} bytes are not {SHA256_BYTES}")
     return message.log_checksum.hex()
 
 
 def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
-    """Return the id of a volume; empty for a failed volume whose VERSION file cannot be read."""
+    """Return the id of a volume.
+
+    Return an empty string for a failed volume whose VERSION file cannot be read.
+    """
     if message.failed and not message.volume_id:
         return ""
     return parse_id(message.volume_id, where)
@@ -223,7 +241,10 @@ def _report(
 
 
 def _believed(columns: Columns, where: str) -> Columns:
-    """Return the report's columns without the replicas whose origin is not a valid datanode id."""
+    """Return the columns of a report without replicas that have an invalid origin.
+
+    The origin of a replica must be a valid datanode id.
+    """
     refused, why = [], ""
     named = np.flatnonzero(np.bincount(columns.numbers["origin"]))  # distinct words are few
     for place in named[named > 0].tolist():
@@ -236,8 +257,10 @@ def _believed(columns: Columns, where: str) -> Columns:
 
 
 def _reported(columns: Columns, datanode_id: str, now_ms: int) -> ReportedReplicas:
-    """Return the replicas of a report. Texts are cut to their maximum length, and an empty origin
-    is replaced by the datanode's id."""
+    """Convert the columns of a report to replicas of this datanode.
+
+    Texts are cut to their maximum length. An empty origin is replaced by the id of the datanode.
+    """
     volumes = set(np.flatnonzero(np.bincount(columns.numbers["volume"])).tolist())
     words = [
         cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX)
@@ -278,7 +301,7 @@ def _outcome(
 
 
 def _detail(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise the detail of a command's outcome. Cut it to its maximum size."""
+    """Serialize the details of a command's outcome, cut to their maximum size."""
     if message.HasField("reconcile"):
         return _reconcile_bytes(message)
     if message.HasField("replicate"):
@@ -293,8 +316,10 @@ def _detail(message: scm_pb2.CommandStatus) -> bytes:
 
 
 def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise a reconcile's result. If it is too large, drop the chunk rows; the counts are
-    always kept."""
+    """Serialize the result of a reconcile.
+
+    If the result is too large, remove its rows about chunks. The counts are always kept.
+    """
     if message.reconcile.ByteSize() <= RECONCILE_BYTES_MAX:
         return message.reconcile.SerializeToString()
     short = scm_pb2.ReconcileOutcome()

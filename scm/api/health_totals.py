@@ -1,8 +1,9 @@
-"""Counts of healthy and unhealthy containers, maintained as containers change.
+"""Counts of healthy and unhealthy containers, updated when containers change.
 
-After a change of a container or of one of its replicas, the container's flags are recomputed. Each
-step recomputes a limited number, so that an answer takes as long with a million containers as with
-ten. Replicas on datanodes that are DEAD, and not in maintenance, do not count as present.
+After a change of a container or of one of its replicas, the flags of the container are recomputed.
+Each step recomputes a limited number of containers, so the lock is held equally long in a cluster
+of any size. A replica on a DEAD datanode does not count as present, unless the datanode is in
+maintenance.
 """
 
 from collections import Counter
@@ -42,13 +43,15 @@ _WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _HAS_TREE_STATE: Final = np.array([state in TREE_STATES for state in ReplicaState])
 _IS_WHOLE_STATE: Final = np.array([state in WHOLE for state in ReplicaState])
-"""Indexed by the number of a replica state: True if a replica in this state is readable."""
+"""Readable replica states: one boolean per state, indexed by the number of the state."""
 _UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 
 class Flag(IntFlag):
-    """Conditions of a container. A closed container of this control plane without any flag is
-    healthy."""
+    """Conditions of a container, as bits.
+
+    A closed container that this control plane made and that has no flag is healthy.
+    """
 
     OPEN = 1  # open or closing: nothing can be compared yet
     GONE = 2  # deleted, or being deleted
@@ -85,7 +88,7 @@ NAMED: Final = (
     Flag.DIFFER,
     Flag.FEW_REPLICAS,
 )
-"""Flags for which a page lists containers, worst first."""
+"""Flags for which a web page lists the containers, most serious first."""
 ANY_NAMED: Final = reduce(or_, NAMED)
 
 
@@ -109,7 +112,7 @@ class HealthCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyNeeds:
-    """The blocks and commits of one container that keys need, as far as they are known."""
+    """The number of blocks, and the last commit, that keys need in one container."""
 
     block_count: int = 0
     bcsid: int = 0  # bcsid of the last needed commit; 0 = none, or not known
@@ -121,7 +124,7 @@ NOTHING_NEEDED: Final = KeyNeeds()
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """The blocks and commits that keys need, for one container or for many at once."""
+    """Reads the blocks and commits that keys need, for one or many containers."""
 
     keys: KeyTable
     containers: ContainerTable
@@ -137,15 +140,20 @@ class Needs:
         )
 
     def columns(self, container_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Return two arrays, one value per container: the number of blocks that keys need, and the
-        last commit that keys need or needed."""
+        """Return two arrays with one value per container.
+
+        The first array has the number of blocks that keys need. The second array has the last
+        commit that any present or earlier key needed.
+        """
         ids = container_ids.tolist()
         counts, bcsids = self.keys.blocks_in_each(ids), self.keys.last_bcsids_in(ids)
         return np.array(counts, np.int64), np.array(bcsids, np.int64)
 
     def promised_in(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of blocks ever allocated in each container; NOT_KNOWN if the number is
-        not known, for instance after a recovery."""
+        """Return the number of blocks that were ever allocated in each container.
+
+        The value is NOT_KNOWN if the number is unknown, for instance after a recovery.
+        """
         ids = container_ids.tolist()
         counts = self.containers.promised_counts(ids)
         return np.array(
@@ -160,7 +168,10 @@ class Needs:
 def flags_of(
     container: Container | None, replicas: Sequence[Replica], needed: KeyNeeds = NOTHING_NEEDED
 ) -> Flag:
-    """Return the flags (conditions) of a container with these replicas."""
+    """Return the flags (conditions) of a container that has these replicas.
+
+    `container` is None if this control plane did not make the container.
+    """
     flags = Flag(0)
     if container is None:
         flags |= Flag.FOREIGN
@@ -191,11 +202,15 @@ def flags_of(
 
 
 def has_missing_blocks(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
-    """Return True if no replica can have all blocks that keys need, even if all replicas are equal.
+    """Return True if no replica can have all blocks that keys need.
 
-    A replica lacks blocks in three cases: it has fewer blocks than keys need; its commit id is
-    below the last needed commit; or its deleted blocks and the needed blocks together are more than
-    were ever allocated. Return False while a replica has no tree, because it may still be open.
+    A replica lacks needed blocks in three cases:
+
+    - It has fewer blocks than keys need.
+    - Its commit id is below the last needed commit.
+    - Its deleted blocks and the needed blocks together are more than were ever allocated.
+
+    Return False while a replica has no tree, because it may still be open.
     """
     loaded = [replica for replica in replicas if not replica.load_error]
     return bool(loaded) and all(
@@ -211,14 +226,15 @@ def has_missing_blocks(replicas: Sequence[Replica], needed: KeyNeeds) -> bool:
 
 
 def is_whole(replica: Replica) -> bool:
-    """Return True if a replica is in a readable state and its datanode reports no fault of it."""
+    """Return True if a replica is readable and its datanode reports no fault of it."""
     is_readable = replica.state in WHOLE and not replica.load_error
     return is_readable and not replica.finding_count
 
 
 class HealthTotals:
-    """Flags by container, and the number of containers with each combination of flags. Callers hold
-    the control plane's lock.
+    """The flags of each container, and the number of containers with each combination of flags.
+
+    Callers must hold the control plane's lock.
     """
 
     def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
@@ -235,13 +251,14 @@ class HealthTotals:
         self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
 
     def recount(self, container_ids: NDArray[np.int64]) -> None:
-        """Mark the containers of a node that died or came back, so that their flags are
-        recomputed."""
+        """Mark these containers as outdated, because one of their datanodes died or came back."""
         self._due.update(container_ids.tolist())
 
     def recompute_some(self) -> bool:
-        """Recompute the flags of some changed containers; return True if no changed container is
-        left."""
+        """Recompute the flags of some outdated containers.
+
+        Return True if no container is outdated any more.
+        """
         for table in (self._state.containers, self._state.replicas, self._state.keys):
             self._due |= table.touched
             table.touched.clear()
@@ -259,8 +276,10 @@ class HealthTotals:
 
     @property
     def due_count(self) -> int:
-        """Number of containers whose flags are outdated because of a change, or not computed since
-        the start."""
+        """Return the number of containers with outdated flags.
+
+        They have changed, or their flags have not been computed since the start.
+        """
         return (
             len(self._due)
             + len(self._backlog)
@@ -271,17 +290,22 @@ class HealthTotals:
         )
 
     def named(self, flag: Flag, count: int) -> list[int]:
-        """Return up to `count` ids of containers with this flag, one of `NAMED`, longest flagged
-        first."""
+        """Return up to `count` ids of containers with this flag, the longest flagged first.
+
+        `flag` must be one of `NAMED`.
+        """
         return list(islice(self._having[flag], count))
 
     def count_of(self, flag: Flag) -> int:
-        """Return how many containers have this flag, one of `NAMED`."""
+        """Return the number of containers with this flag. `flag` must be one of `NAMED`."""
         return len(self._having[flag])
 
     def counts(self) -> HealthCounts:
-        """Return the counts by the recorded flags. Containers that wait for a recount (`due_count`)
-        are counted by their earlier flags, or as containers without flags."""
+        """Return the number of containers by condition.
+
+        A container with outdated flags (`due_count`) is counted by its earlier flags. If it has
+        none yet, it is counted as healthy.
+        """
 
         def having(flags: Flag) -> int:
             return sum(count for known, count in self._counts.items() if known & flags)
@@ -304,8 +328,11 @@ class HealthTotals:
         )
 
     def _note_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Recompute the flags of containers. Most are computed with column operations, the others
-        one by one."""
+        """Recompute the flags of these containers.
+
+        Most flags are computed with column operations. The others are computed container by
+        container.
+        """
         containers = self._state.containers
         counts = containers.wanted.of(container_ids)
         gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
@@ -352,14 +379,15 @@ def flags_of_all(
     gone: Set[str] = frozenset(),
     needs: Needs | None = None,
 ) -> NDArray[np.int64]:
-    """Return `flags_of` for closed containers with an empty pipeline (no chosen datanode has yet to
-    report a replica), computed from the columns of their replicas. `replica_counts` are the counts
-    of `WantedCounts.of`. Replicas on nodes in `gone` do not count as present. `needs` are the
-    blocks and commits that keys need.
+    """Return the flags of many containers, computed from the columns of their replicas.
 
-    The result is NOT_SAID for a container whose flags must be computed from its rows. Such a
+    The containers must be closed, and their pipelines empty. `replica_counts` are the required
+    replica counts from `WantedCounts.of`. Replicas on datanodes in `gone` do not count as present.
+    `needs` are the blocks and commits that keys need.
+
+    The result is NOT_SAID for a container whose flags must be computed with `flags_of`. Such a
     container has no required replica count, may lack needed blocks, or has trees of several
-    algorithms, for which the order of its replicas matters.
+    checksum algorithms.
     """
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)
@@ -408,8 +436,10 @@ def flags_of_all(
 def _may_lack(
     container_ids: NDArray[np.int64], owner: NDArray[np.int64], rows: Rows, needs: Needs
 ) -> NDArray[np.bool_]:
-    """Return a mask of the containers for which `has_missing_blocks` must be called. `rows` are the
-    replicas with a tree."""
+    """Return one boolean per container: True if the caller must call `has_missing_blocks` for it.
+
+    `rows` are the replicas that have a tree. `owner` has the position of each replica's container.
+    """
     block_counts, bcsids = needs.columns(container_ids)
     promised = np.full(len(container_ids), NOT_KNOWN)
     some = np.unique(owner[rows["tombstone_count"] > 0])

@@ -28,7 +28,7 @@ WORKER_QUIET_S_MAX: Final = 60.0
 
 @dataclass(eq=False)
 class HttpStatus:
-    """Serves the pages and reports the health of the process."""
+    """Serves the web pages, and reports the health of the process."""
 
     control: ControlPlane
     calls: CallThreadPool
@@ -47,8 +47,10 @@ class HttpStatus:
         )
 
     def listener(self, address: str) -> WebListener:
-        """Return the listener on host:port. Raise RefusedError(INVALID_CONFIG) if the address
-        cannot be bound."""
+        """Return a listener on the address, given as host:port.
+
+        Raise RefusedError(INVALID_CONFIG) if the address cannot be bound.
+        """
         pages = {"/healthz": self.healthz, "/metrics": self.metrics}
         return WebListener(address, pages, asking={"/": self.page})
 
@@ -64,7 +66,7 @@ class HttpStatus:
         return found
 
     def page(self, asked: Mapping[str, str]) -> HttpResponse:
-        """Return the page of the cluster, a rack, or a datanode."""
+        """Return the web page of the cluster, of a rack, or of a datanode."""
         if "node" in asked:
             return self._node(asked["node"])
         if "rack" in asked:
@@ -85,7 +87,10 @@ class HttpStatus:
         return HttpResponse(rack_page(rack, found, self.control.clock.wall_ms(), int(page)))
 
     def healthz(self) -> HttpResponse:
-        """Return the health of the process for supervisors and load balancers."""
+        """Return the health of the process as an HTTP response.
+
+        The status is 200 if the process has no problem, otherwise 503 with one line per problem.
+        """
         found = self.troubles()
         status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
         return HttpResponse(("\n".join(found or ["well"]) + "\n").encode(), "text/plain", status)

@@ -1,7 +1,7 @@
-"""The control plane's Prometheus metrics. Tables declare every name.
+"""The control plane's Prometheus metrics. Tables in this module declare all names.
 
-A scrape reads existing figures and counts nothing. Labels are values of Suture's own enumerations
-and kinds of commands, never containers or datanodes.
+A scrape reads existing values and counts nothing. The values of labels come from Suture's own
+enumerations and command kinds, never from ids of containers or datanodes.
 """
 
 from bisect import bisect_left
@@ -32,7 +32,7 @@ LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetrics:
-    """The figures of the control plane at one moment."""
+    """The values of the control plane's metrics at one moment."""
 
     term: int
     is_safe_mode: bool
@@ -41,42 +41,42 @@ class ClusterMetrics:
     containers: Mapping[str, int]
     """Number of containers by state."""
     unhealthy: Mapping[str, int]
-    """Number of containers by health state, without HEALTHY ones."""
+    """Number of containers by health state. HEALTHY containers are left out."""
     differ: int
     contradict: int
     lost: int
     missing_blocks: int
     stray: int
     uncounted: int
-    """Number of containers whose counts are outdated because of a change."""
+    """Number of containers that have changed since the other metrics counted them."""
     commands: Mapping[CommandKind, int]
-    """Number of unanswered commands by kind."""
+    """Number of commands without an answer, by kind."""
     outcomes: Mapping[tuple[str, str], int]
-    """Number of answered commands since the start, by (kind, result)."""
+    """Number of answered commands since the start, by kind and result."""
     moved_bytes: Mapping[str, int]
-    """Bytes that the answered commands moved, by kind."""
+    """Number of bytes that the answered commands moved, by kind."""
     under_replicated: int
     over_replicated: int
     verdict: DataVerdict
     waiting: Mapping[str, int]
-    """Number of containers whose repair waits, by the kind of reason."""
+    """Number of containers whose repair waits, by the kind of the reason."""
     sums: NodeTotals
-    """Totals of the volumes, as datanodes report them."""
+    """Totals of the volumes that datanodes report."""
     verified_at_s: float
-    """End of the last verification by Spark, in seconds since 1970; 0 = there was none."""
+    """End of the last Spark verification, in seconds since 1970. It is 0 if there was none."""
     has_verify_failed: bool
     is_unwritable: bool
     is_older: bool
     refusing: int
-    """Datanodes whose recent reports had invalid parts."""
+    """Number of datanodes whose recent reports had invalid parts."""
 
 
 class LockHoldMetrics(Collector):
-    """Histograms of how long the control plane's lock was held, and of the CPU time used meanwhile.
+    """Histograms of the time for which calls held the control plane's lock, and of their CPU time.
 
-    Every call to the control plane adds one hold. The hold is only appended to a list, because a
-    `Histogram` needs eight Python calls for each value. Holds are counted in batches or at a
-    scrape.
+    Every call to the control plane adds one value to each histogram. `add` only appends the values
+    to a list, because a `Histogram` of the Prometheus library needs eight Python calls per value.
+    The values are counted in batches, or at a scrape.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class LockHoldMetrics(Collector):
         self._spent = _Counts()
 
     def add(self, held_s: float, spent_s: float) -> None:
-        """Record one hold of the control plane's lock. Thread-safe."""
+        """Record for how long a call held the lock, and its CPU time, in seconds. Thread-safe."""
         self.not_counted.append((held_s, spent_s))
         if len(self.not_counted) >= COUNTED_TOGETHER:
             self._count()
@@ -99,8 +99,7 @@ class LockHoldMetrics(Collector):
                 self._spent.add(spent_s)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield both histograms: of the time the lock was held, and of the CPU time used
-        meanwhile."""
+        """Yield both histograms: the time for which the lock was held, and the CPU time."""
         self._count()
         with self._counting:
             held = self._held.histogram(
@@ -116,38 +115,41 @@ class LockHoldMetrics(Collector):
 
 
 class _Counts:
-    """Histogram of seconds: the number of values per bucket, and their sum."""
+    """A histogram of durations: the number of values per bucket, and their sum in seconds."""
 
     def __init__(self) -> None:
         self._by_bound = [0] * (len(LOCK_BOUNDS_S) + 1)  # the last count: values above all bounds
         self.sum_s = 0.0
 
     def add(self, value_s: float) -> None:
-        """Count one value of the histogram."""
+        """Add one value to the histogram."""
         self._by_bound[bisect_left(LOCK_BOUNDS_S, value_s)] += 1
         self.sum_s += value_s
 
     def histogram(self, name: str, meaning: str) -> HistogramMetricFamily:
-        """Return the histogram of the values."""
+        """Return the histogram as a Prometheus metric. `meaning` is its help text."""
         bounds = (*map(floatToGoString, LOCK_BOUNDS_S), "+Inf")
         buckets = list(zip(bounds, accumulate(self._by_bound), strict=True))
         return HistogramMetricFamily(name, meaning, buckets=buckets, sum_value=self.sum_s)
 
 
 class ScmMetrics:
-    """Metrics that are recorded when an event occurs and cannot be read from the state later."""
+    """Metrics of events.
+
+    They are recorded when the event occurs, because the state does not contain them.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.lock_holds = LockHoldMetrics()
         self.registry.register(self.lock_holds)
         self.lock_held = self.lock_holds.add
-        """Count one hold of the lock: its seconds and its CPU time."""
+        """Record for how long a call held the lock, and its CPU time, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessMetrics:
-    """The figures of the control plane and of its process at one moment."""
+    """The values of the metrics of the control plane and of its process at one moment."""
 
     cluster: ClusterMetrics
     workers: Sequence[WorkerStatus]

@@ -1,8 +1,8 @@
-"""Ranks the datanodes from which to read a container, most promising first.
+"""Ranks the datanodes from which a client should read a container.
 
-A datanode is less promising if it is unreachable, if its replica is unhealthy, if its replica lacks
-commits, or if it leaves or goes into maintenance, because it is then busy with copies. The first of
-these properties weighs most.
+A datanode ranks lower if it is unreachable, if its replica is unhealthy, if its replica lacks
+commits, or if it leaves service or goes into maintenance. An earlier property in this list has more
+weight than all later ones. Leaving datanodes rank lower, because they are busy with copies.
 """
 
 from typing import Final
@@ -20,7 +20,10 @@ _SILENCE: Final = {NodeHealthState.HEALTHY: 0, NodeHealthState.STALE: 1, NodeHea
 
 
 class ReadPreference:
-    """Ranks the datanodes with replicas of containers. Callers hold the control plane's lock."""
+    """Ranks the datanodes that have replicas of a container.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
         self._state = state
@@ -29,8 +32,10 @@ class ReadPreference:
         self._unchanged = state.settled()  # containers whose cached entries are current
 
     def locations(self, container: Container) -> tuple[tuple[DatanodeAddress, ...], int]:
-        """Return the datanodes from which to read a container, most promising first, and the number
-        of datanodes that are as good as the first."""
+        """Return the datanodes from which to read a container, in order of preference.
+
+        The second value is the number of datanodes that rank as high as the first one.
+        """
         holders = self._standings_of(container)
         nodes = self._nodes.health_of([holder[0] for holder in holders])
         ranked = []
@@ -50,11 +55,11 @@ class ReadPreference:
         return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
-        """Return (datanode id, True if its replica is unhealthy, True if its replica lacks commits)
-        for each datanode with data to read.
+        """Return the datanodes that have readable data of a container, in no order.
 
-        The result is cached until the container changes, because clients request keys of the same
-        containers repeatedly and each evaluation decodes all replicas.
+        Each entry has the datanode id, True if the replica is unhealthy, and True if the replica
+        lacks commits. The result is cached until the container changes. Clients often request keys
+        of the same containers, and without a cache, each request would decode all replicas.
         """
         container_id = container.container_id
         if container_id in self._unchanged and container_id in self._standings:

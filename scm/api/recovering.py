@@ -1,4 +1,4 @@
-"""Converts recovery calls after a restore: checks the findings and builds the responses."""
+"""Converts the RPCs of the recovery after a restore from and to protobuf."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ RECOVERED_KEY: Final = MessageMap(scm_pb2.RecoveredKey, RecoveredPut, key="name"
 
 
 def found_from(request: scm_pb2.RecoverFromRestoreRequest) -> RecoveryCall:
-    """Return a portion of a recovery's findings, converted from protobuf."""
+    """Convert a part of what `scm recover` found on datanodes from protobuf."""
     return RecoveryCall(
         _looked_from(request),
         _keys_from(request),
@@ -47,14 +47,16 @@ def _looked_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[InspectedCo
 
 
 def _keys_from(request: scm_pb2.RecoverFromRestoreRequest) -> list[Key]:
-    """Return the keys that a recovery found, converted from protobuf; a name may occur more than
-    once."""
+    """Convert the keys that `scm recover` found from protobuf.
+
+    Several keys may have the same name.
+    """
     _limit(len(request.keys), KEYS_MAX, "keys")
     return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
 
 
 def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRestoreRecoveryResponse:
-    """Build the response with the containers to examine."""
+    """Build the response with the containers that `scm recover` must examine."""
     restored = found.restored
     return scm_pb2.GetRestoreRecoveryResponse(
         restored=restored is not None,
@@ -65,7 +67,7 @@ def to_recover_message(found: RecoveryBacklog) -> scm_pb2.GetRestoreRecoveryResp
 
 
 def recovered_message(made: RecoveryResult) -> scm_pb2.RecoverFromRestoreResponse:
-    """Build the response with the outcomes, or predicted outcomes, of the findings."""
+    """Build the response with the results of one recovery call, or of its dry run."""
     return scm_pb2.RecoverFromRestoreResponse(
         adopted_container_ids=made.adopted,
         deleted_keys=made.deleted,

@@ -1,7 +1,7 @@
-"""The replication manager's report: counts of containers by state, and samples of unhealthy ones.
+"""The replication manager's report: counts of containers by health state, with some container ids.
 
-The report shows the results of the control plane's last checks. `suture-verify` reports more facts,
-for all containers at one instant.
+The report is based on the last check of each container by the control plane. `suture-verify`
+reports more facts, for all containers at the same instant.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SAMPLE_MAX: Final = 100  # containers named per condition (Ozone's default)
 
 @dataclass(frozen=True, slots=True)
 class LastVerification:
-    """The result of the last verification by Spark."""
+    """The result of the last Spark verification."""
 
     at_ms: int = 0  # 0 = no verification yet
     decisions: Mapping[str, int] = field(default_factory=dict)
@@ -27,7 +27,11 @@ class LastVerification:
 
 @dataclass(frozen=True, slots=True)
 class RmReport:
-    """The replication manager's report: counts of containers, and samples of unhealthy ones."""
+    """The replication manager's report.
+
+    It has the number of containers by state, and the containers that are not healthy by health
+    state.
+    """
 
     generated_at_ms: int  # 0 = the first round has not ended
     states: Mapping[ContainerState, int]
@@ -44,9 +48,10 @@ def rm_report(
     verified: LastVerification,
     recovering_count: int = 0,
 ) -> RmReport:
-    """Return the report. `counts` are the numbers of containers by state.
+    """Return the replication manager's report.
 
-    The conditions are those of each container's last check.
+    `counts` are the numbers of containers by state. `states` are the health states of the
+    containers at their last checks.
     """
     by_condition: dict[str, list[int]] = {}
     for container_id, condition in states.unhealthy.items():

@@ -55,7 +55,7 @@ from suture.wire.mapping.replica_columns import report_of
 from suture.wire.v1 import container_pb2, datanode_pb2, scm_pb2
 
 _SHOWS_VERDICT: Final = ("", "suture status", "suture scm report")
-"""Commands that show the verdict itself; a reason does not name them as a next step."""
+"""Commands that show the verdict. A reason of the verdict does not recommend to run them."""
 
 
 def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
@@ -159,8 +159,11 @@ def _share(datanode_id: str, share: float) -> scm_pb2.NodeShare:
 def heartbeat_response(
     answer: HeartbeatAnswer, shown: ReportedStart, *, now_ms: int
 ) -> scm_pb2.HeartbeatResponse:
-    """Build the response to a heartbeat: the datanode's commands, and the facts about this start of
-    the control plane, which the datanode stores."""
+    """Build the response to a heartbeat.
+
+    It has the commands for the datanode, and the start and state number of the control plane, which
+    the datanode stores.
+    """
     return scm_pb2.HeartbeatResponse(
         term=shown.term,
         start_id=shown.start_id,
@@ -177,8 +180,10 @@ def heartbeat_response(
 def allocation_response(
     blocks: Iterable[AllocatedBlockInfo], *, renew_ms: int
 ) -> scm_pb2.AllocateBlocksResponse:
-    """Build the response with the blocks allocated to a writer, and the interval at which the
-    writer must renew its session."""
+    """Build the response with the blocks that were allocated to a writer.
+
+    `renew_ms` is the interval at which the writer must renew its session.
+    """
     return scm_pb2.AllocateBlocksResponse(
         blocks=[
             scm_pb2.BlockAllocation(
@@ -194,7 +199,10 @@ def allocation_response(
 
 
 def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
-    """Build the message of a key. `lost` are those of its containers that an operator gave up."""
+    """Build the message about a key.
+
+    `lost` are the containers of the key that an operator has marked as lost.
+    """
     return scm_pb2.KeyInfo(
         key=key.name,
         size=key.size_bytes,
@@ -225,7 +233,7 @@ def lookup_response(key: Key, containers: Sequence[ContainerLocation]) -> scm_pb
 
 
 def node_message(view: NodeView) -> scm_pb2.NodeInfo:
-    """Build the message of a node."""
+    """Build the message about a datanode."""
     if view.live is None:
         return NODE.message(view)
     volumes = [_volume(volume) for volume in view.live.volumes]
@@ -233,7 +241,7 @@ def node_message(view: NodeView) -> scm_pb2.NodeInfo:
 
 
 def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
-    """Build the message of a container with its replicas."""
+    """Build the message about a container and its replicas."""
     container = view.container
     return scm_pb2.ContainerInfo(
         container_id=view.container_id,
@@ -251,8 +259,10 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
 def settings_message(
     settings: Iterable[WorkControl], options: ScmOptions | None = None
 ) -> scm_pb2.SettingsResponse:
-    """Build the response with the settings in force, and the options with their effective and
-    default values."""
+    """Build the response with the current run-time settings.
+
+    If `options` is given, also list the options with their current and default values.
+    """
     return scm_pb2.SettingsResponse(
         settings=[SETTING.message(setting, text=text_of(setting)) for setting in settings],
         options=() if options is None else [scm_pb2.ScmOption(**row) for row in rows_of(options)],
@@ -262,8 +272,7 @@ def settings_message(
 def counts_message(
     counts: HealthCounts, judgement: Judgement, settings: Iterable[WorkControl] = ()
 ) -> scm_pb2.CountContainersResponse:
-    """Build the response with the container counts, the verdict on the cluster, and the settings in
-    force."""
+    """Build the response with the container counts, the verdict, and the current settings."""
     known = asdict(counts)
     known.pop("stray")
     return scm_pb2.CountContainersResponse(
@@ -283,7 +292,7 @@ def decisions_message(decisions: Iterable[ContainerDecision]) -> scm_pb2.Contain
 
 
 def forgotten_message(fates: Iterable[ForgetResult]) -> scm_pb2.MarkContainersLostResponse:
-    """Build the response with the outcomes of forgetting containers."""
+    """Build the response with the outcomes of marking containers as lost."""
     return scm_pb2.MarkContainersLostResponse(containers=FORGOTTEN.messages(fates))
 
 
@@ -317,7 +326,12 @@ def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
 def departures_message(
     departures: Iterable[DepartureStatus], leaving_locked: int, resting_locked: int
 ) -> scm_pb2.ListDecommissionsResponse:
-    """Build the response with the progress of the nodes that are not in service."""
+    """Build the response with the progress of the datanodes that are not in service.
+
+    `leaving_locked` is the number of containers that would be unreadable if all decommissioning and
+    decommissioned datanodes were off. `resting_locked` is the same number for the datanodes that
+    are in maintenance or enter it.
+    """
     return scm_pb2.ListDecommissionsResponse(
         leaving_locked_count=leaving_locked,
         resting_locked_count=resting_locked,
@@ -381,8 +395,10 @@ def _command(
 def _reconstruct(
     command: PendingCommand, named: Sequence[DatanodeAddress]
 ) -> scm_pb2.ReconstructCommand:
-    """Build the message of a reconstruction. `named` lists the datanodes of its targets, then of
-    its sources, each in order."""
+    """Build the message of a reconstruction command.
+
+    `named` has the datanodes of the target shards, followed by the datanodes of the source shards.
+    """
     places = [
         scm_pb2.EcShard(datanode=endpoint, replica_index=index)
         for endpoint, (index, _) in zip(

@@ -1,4 +1,4 @@
-"""Builds the gRPC server for `ScmService`, with the limits per connection and caller."""
+"""Creates the gRPC server of `ScmService`, with limits per connection and per caller."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Unpack
@@ -24,7 +24,7 @@ assert ANSWER_BYTES_MAX + RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScmServerLimits(ServerLimits):
-    """Limits of the control plane's server."""
+    """Limits of the control plane's gRPC server."""
 
     rpc_count_max: int = RPC_COUNT_MAX
     streams_max: int = 128
@@ -39,7 +39,7 @@ def build_server(
     limits: ScmServerLimits | None = None,
     **parts: Unpack[ServerParts],
 ) -> BuiltServer:
-    """Bind `address` and return the server of the control plane (`build_limited_server`)."""
+    """Bind `address` and return the gRPC server of the control plane (`build_limited_server`)."""
     return build_limited_server(
         SCM,
         [service],

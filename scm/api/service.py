@@ -1,4 +1,4 @@
-"""Serves suture.v1.Scm over gRPC: parses requests, calls the control plane, builds answers."""
+"""The RPCs of suture.v1.Scm. Each parses a request and builds a response."""
 
 from typing import Final
 
@@ -18,8 +18,10 @@ ITERATIONS_DEFAULT: Final = 10  # iterations of the balancer (Ozone's default)
 
 
 class ScmService:
-    """The RPCs. `suture.wire.mapping.errors.ErrorStatusMiddleware` converts SutureErrors to
-    statuses.
+    """The RPCs of the control plane.
+
+    The methods raise SutureErrors. `suture.wire.mapping.errors.ErrorStatusMiddleware` converts
+    these errors to gRPC statuses.
     """
 
     def __init__(self, control: ControlPlane) -> None:
@@ -30,7 +32,7 @@ class ScmService:
     # Datanodes.
 
     def Register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
-        """Register a datanode, which must report all its replicas afterwards."""
+        """Register a datanode. The datanode must report all its replicas afterwards."""
         self._datanodes.register(datanode_wire.registration_from(request))
         return pb.RegisterResponse(
             cluster_id=self._control.state.cluster_id,
@@ -38,15 +40,17 @@ class ScmService:
         )
 
     def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
-        """Apply a datanode's reports and return its commands."""
+        """Apply the reports of a datanode, and return its commands."""
         call = datanode_wire.heartbeat_from(request, now_ms=self._control.clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
         now_ms = self._control.clock.wall_ms()
         return responses.heartbeat_response(answer, self._control.reported_start, now_ms=now_ms)
 
     def ConfirmDeletes(self, request: pb.ConfirmDeletesRequest) -> pb.ConfirmDeletesResponse:
-        """Return two lists of blocks that a peer reports as deleted: those whose delete the control
-        plane ordered, and those that a key needs."""
+        """Return which blocks were ordered to be deleted, and which blocks a key needs.
+
+        The request has the ids of the blocks that a peer of the datanode reports as deleted.
+        """
         claimed = datanode_wire.claimed_deletes_from(request)
         ordered, kept = self._datanodes.confirm_deletes(*claimed)
         return pb.ConfirmDeletesResponse(
@@ -69,7 +73,7 @@ class ScmService:
         )
 
     def CommitKey(self, request: pb.CommitKeyRequest) -> pb.CommitKeyResponse:
-        """Record keys with their blocks. Either all keys are recorded, or none."""
+        """Record keys with their blocks. Record all of them or none."""
         self._clients.commit(
             wire.client_id_from(request.client_id),
             wire.keys_from(request.keys),
@@ -79,12 +83,12 @@ class ScmService:
         return pb.CommitKeyResponse()
 
     def LookupKey(self, request: pb.LookupKeyRequest) -> pb.LookupKeyResponse:
-        """Return a key's blocks and their locations."""
+        """Return the blocks of a key, and the locations of its containers."""
         key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
         return responses.lookup_response(key, containers)
 
     def ListKeys(self, request: pb.ListKeysRequest) -> pb.ListKeysResponse:
-        """Return a page of keys by name."""
+        """Return a page of keys, sorted by name."""
         keys, next_start_after = self._clients.list_keys(
             prefix=wire.cut(request.prefix),
             start_after=wire.cut(request.start_after),
@@ -105,7 +109,7 @@ class ScmService:
     # Operators.
 
     def ListNodes(self, _request: pb.ListNodesRequest) -> pb.ListNodesResponse:
-        """Return every node and its health."""
+        """Return all datanodes with their health."""
         return pb.ListNodesResponse(
             nodes=[responses.node_message(view) for view in self._queries.nodes()],
             cluster_id=self._control.state.cluster_id,
@@ -116,7 +120,7 @@ class ScmService:
     def ListContainerInfos(
         self, request: pb.ListContainerInfosRequest
     ) -> pb.ListContainerInfosResponse:
-        """Return a page of containers by id."""
+        """Return a page of containers with their replicas, sorted by container id."""
         start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
         views, next_id = self._control.views.containers(start, _page_size(request.count))
         return pb.ListContainerInfosResponse(
@@ -137,7 +141,7 @@ class ScmService:
         return responses.counts_message(counts, judgement, settings)
 
     def CloseContainers(self, request: pb.CloseContainersRequest) -> pb.ContainerDecisions:
-        """Close containers now, and return a decision for each."""
+        """Close containers now, and return one decision for each container."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.fingerprints_from(request.worlds, ids)
         return responses.decisions_message(
@@ -147,7 +151,7 @@ class ScmService:
         )
 
     def ReconcileContainers(self, request: pb.ReconcileContainersRequest) -> pb.ContainerDecisions:
-        """Order a reconcile of each container."""
+        """Order a reconcile of each eligible container, and return one decision for each."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.fingerprints_from(request.worlds, ids)
         return responses.decisions_message(
@@ -155,7 +159,7 @@ class ScmService:
         )
 
     def ApplyPlan(self, request: pb.ApplyPlanRequest) -> pb.ContainerDecisions:
-        """Order the actions of a plan's rows that still match the state."""
+        """Order the actions of the plan rows that still match the state."""
         rows = wire.plan_rows_from(request)
         worlds = wire.fingerprints_from(request.worlds, rows)
         return responses.decisions_message(
@@ -163,7 +167,7 @@ class ScmService:
         )
 
     def ExportSnapshot(self, _request: pb.ExportSnapshotRequest) -> pb.ExportSnapshotResponse:
-        """Write a snapshot for the Spark job."""
+        """Write a snapshot of the state for the Spark job."""
         exported = self._queries.export_snapshot()
         return pb.ExportSnapshotResponse(
             snapshot_id=exported.snapshot_id,
@@ -175,10 +179,9 @@ class ScmService:
     def ListOutcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
         """Return outcomes of commands, and the ids of pending commands.
 
-        The size of a response is limited, and outcomes beyond the limit are left out. The caller
-        recognizes their commands, because they are neither in the outcomes nor pending, and
-        requests them again. To continue with older outcomes, the caller passes the last returned
-        id.
+        The size of the response is limited, so some outcomes may be missing. If a requested command
+        is neither in the outcomes nor pending, the caller requests its outcome again. To continue
+        with older outcomes, the caller passes the last returned id.
         """
         command_ids = wire.command_ids_from(request.command_ids)
         before_id = wire.before_id_from(request)
@@ -195,7 +198,7 @@ class ScmService:
         return response
 
     def DeleteKeys(self, request: pb.DeleteKeysRequest, context: Context) -> pb.DeleteKeysResponse:
-        """Delete keys at once, and their blocks in the background."""
+        """Delete keys at once. Their blocks are deleted in the background."""
         names = wire.doomed_keys_from(request)
         return responses.deletions_message(
             self._control.deletions.delete_keys(
@@ -219,7 +222,7 @@ class ScmService:
         return responses.decisions_message(decisions)
 
     def DeleteReplicas(self, request: pb.DeleteReplicasRequest) -> pb.ContainerDecisions:
-        """Order the removal of one datanode's replicas of containers."""
+        """Order the removal of the replicas of these containers from one datanode."""
         ids = wire.container_ids_from(request.container_ids)
         decisions = self._control.admin.delete(
             ids,
@@ -230,17 +233,17 @@ class ScmService:
         return responses.decisions_message(decisions)
 
     def CommandNodes(self, request: pb.CommandNodesRequest) -> pb.NodeDecisions:
-        """Order datanodes to measure their volumes, or to register again."""
+        """Order datanodes to measure the usage of their volumes, or to register again."""
         return responses.node_decisions_message(
             self._control.admin.command_nodes(*wire.node_order_from(request))
         )
 
     def GetQueues(self, _request: pb.GetQueuesRequest) -> pb.GetQueuesResponse:
-        """Return the pending work by datanode, and the limits."""
+        """Return the pending commands of each datanode, and the limits."""
         return responses.QUEUES.message(self._queries.queues())
 
     def SafeMode(self, request: pb.SafeModeRequest) -> pb.SafeModeResponse:
-        """Enter or end safe mode, or only return whether it is on."""
+        """Enter or end safe mode if requested, and return the status of safe mode."""
         safe_mode = self._control.safe_mode
         if request.leave and request.enter:
             raise malformed("enter", "safe mode cannot be entered and left at once")
@@ -261,7 +264,7 @@ class ScmService:
         )
 
     def SetOperationalStates(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
-        """Start departures, maintenance or returns of datanodes."""
+        """Carry out a request for a departure, a maintenance or a return of datanodes."""
         wanted = wire.node_states_from(request)
         return responses.node_decisions_message(self._control.departure_requests.submit(wanted))
 
@@ -278,7 +281,7 @@ class ScmService:
     def MarkContainersLost(
         self, request: pb.MarkContainersLostRequest
     ) -> pb.MarkContainersLostResponse:
-        """Mark missing containers as lost, or undo this."""
+        """Mark missing containers as lost, or remove these marks."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.fingerprints_from(request.worlds, ids)
         forgetting = self._control.forgetting
@@ -289,7 +292,7 @@ class ScmService:
         )
 
     def CheckStop(self, request: pb.CheckStopRequest) -> pb.CheckStopResponse:
-        """Return the effect of switching off datanodes or volumes."""
+        """Return the predicted effect of stopping datanodes or volumes."""
         return shutdown_impact_wire.IMPACT.message(
             self._control.impacts.analyze(shutdown_impact_wire.question_from(request))
         )
@@ -299,7 +302,7 @@ class ScmService:
         return responses.report_message(self._queries.report())
 
     def HoldContainers(self, request: pb.HoldContainersRequest) -> pb.ContainerDecisions:
-        """Suspend management of containers or replicas, or resume it."""
+        """Stop commands for containers or replicas, or allow them again."""
         holding = self._control.holding
         do = holding.release if request.release else holding.hold
         named = request.datanode_id
@@ -316,21 +319,21 @@ class ScmService:
         return pb.ListHoldsResponse(holds=responses.HOLD.messages(holds))
 
     def ChangeSettings(self, request: pb.ChangeSettingsRequest) -> pb.SettingsResponse:
-        """Pause or limit work, or end a pause or limit."""
+        """Set or remove a pause, a rate or a window of some kinds of work."""
         settings = self._control.run_time.change(wire.setting_from(request))
         return responses.settings_message(settings)
 
     def ListSettings(self, _request: pb.ListSettingsRequest) -> pb.SettingsResponse:
-        """Return the settings in force, and the options."""
+        """Return the current run-time settings, and the options."""
         return responses.settings_message(self._control.run_time.settings(), self._control.options)
 
     def ListAnchors(self, request: pb.ListAnchorsRequest) -> pb.ListAnchorsResponse:
-        """Return the recorded heads of verification logs."""
+        """Return the recorded heads of the volumes' verification logs."""
         logs = self._control.anchoring.anchors(request.datanode_id, request.volume_id)
         return pb.ListAnchorsResponse(logs=responses.ANCHORS.messages(logs))
 
     def Balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
-        """Start, stop or show the balancer."""
+        """Start or stop the balancer, and return its status."""
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
         balancer = self._control.balancer
@@ -357,13 +360,13 @@ class ScmService:
     def GetRestoreRecovery(
         self, _request: pb.GetRestoreRecoveryRequest
     ) -> pb.GetRestoreRecoveryResponse:
-        """Return the containers to examine after a restore."""
+        """Return the containers that `scm recover` must examine."""
         return recovering.to_recover_message(self._queries.to_recover())
 
     def RecoverFromRestore(
         self, request: pb.RecoverFromRestoreRequest
     ) -> pb.RecoverFromRestoreResponse:
-        """Apply the findings of a recovery."""
+        """Record what `scm recover` found on datanodes."""
         found = recovering.found_from(request)
         return recovering.recovered_message(
             self._control.recovery.recover(found, is_dry_run=request.dry_run)
@@ -372,7 +375,7 @@ class ScmService:
     def ListDecommissions(
         self, _request: pb.ListDecommissionsRequest
     ) -> pb.ListDecommissionsResponse:
-        """Return the datanodes that are not in service, and what they wait for."""
+        """Return the progress of the datanodes that are not in service."""
         departures = self._control.departures
         return responses.departures_message(
             departures.departures(), *map(departures.locked_together, (LEAVING, RESTING))

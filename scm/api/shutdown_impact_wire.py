@@ -1,4 +1,4 @@
-"""Converts `CheckStop`: checks the request and builds the response."""
+"""Converts the messages of the RPC `CheckStop` from and to protobuf."""
 
 from typing import Final
 
@@ -23,8 +23,10 @@ IMPACT: Final = MessageMap(
 
 
 def question_from(message: scm_pb2.CheckStopRequest) -> StopQuery:
-    """Return the query about a stop, converted from protobuf. Raise RefusedError(MALFORMED_REQUEST)
-    if a target is invalid."""
+    """Convert the question about a stop of datanodes or volumes from protobuf.
+
+    Raise RefusedError(MALFORMED_REQUEST) if a datanode id or volume id is invalid.
+    """
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")
     volumes = tuple(

@@ -1,12 +1,13 @@
-"""The loop with Spark: it exports a snapshot, runs suture-verify, and applies the resulting plan.
+"""Runs Spark verifications: exports a snapshot, runs suture-verify, and applies the resulting plan.
 
-A round for all containers runs at every interval. If a node changed, a round runs for the
-containers of that node only. The control plane judges each row of the plan again before it orders
-anything.
+A verification of all containers runs at every interval. If a datanode has changed, a verification
+of only its containers runs. The control plane checks each row of the plan against its current state
+before it orders anything.
 
-Urgent work (copies of a dead node's replicas) does not wait for this loop, because the replication
-manager orders it. Spark finds what a check of one container cannot find: the right root, the node
-or version that many wrong replicas have in common, and containers that make no progress.
+Urgent work, such as copies of a dead datanode's replicas, does not wait for a verification, because
+the replication manager orders it. Spark finds facts that a check of a single container cannot find.
+Examples are the correct root, a datanode or version that many wrong replicas have in common, and
+containers whose repairs make no progress.
 """
 
 import json
@@ -41,10 +42,10 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(eq=False)
 class SparkLoop:
-    """Runs the Spark job (`command SNAPSHOT --out DIR --json`) when a round is due, and applies the
-    plan that the job writes.
+    """Runs the Spark job when it is due, and applies its plan.
 
-    It is a worker of a `WorkerLoop`, which continues after any error.
+    The job is the process `command SNAPSHOT --out DIR --json`. A `WorkerLoop` calls `step`
+    repeatedly, and continues after any error.
     """
 
     name = "verify"
@@ -66,11 +67,11 @@ class SparkLoop:
 
     @property
     def log(self) -> Path:
-        """The file with the Spark job's stderr of the last round."""
+        """Return the path of the file with the stderr of the last Spark job."""
         return self.out / "verify.log"
 
     def step(self) -> Step:
-        """Run a round (snapshot, Spark job, plan) if one is due."""
+        """Run a verification (snapshot, Spark job, plan) if one is due."""
         waited_s = time.monotonic() - self._ran_at_s
         pause_s = backoff_s(self._failed_count + 1, first_s=PAUSE_S_MIN, longest_s=self.interval_s)
         if waited_s >= pause_s:
@@ -88,15 +89,18 @@ class SparkLoop:
         return RetryAfter(POLL_S)
 
     def stop(self) -> None:
-        """End the running Spark job, if any, and start no more."""
+        """Terminate the running Spark job, and prevent new jobs."""
         with self._lock:
             self._is_stopping = True
             if self._process is not None:
                 self._process.terminate()
 
     def verify_once(self, changed: Sequence[str] = ()) -> bool:
-        """Run one round: export a snapshot, run the Spark job on it, and apply the job's plan.
-        Return False if the round failed; the error is logged, and the next round tries again."""
+        """Export a snapshot, run the Spark job on it, and apply the job's plan.
+
+        If `changed` is not empty, the job verifies only the containers on these datanodes. Return
+        False if a step failed. The error is logged, and the next call of `step` tries again.
+        """
         decisions: Counter[str] = Counter()
         message = "ended by a defect; the log has it"
         try:
@@ -124,7 +128,10 @@ class SparkLoop:
         return Path(answer["path"])
 
     def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
-        """Run the program until it ends or its deadline passes; return its exit code and stdout."""
+        """Run the Spark job. Return its exit code and its stdout.
+
+        Raise ValueError if the job does not end before its deadline, or if this loop is stopped.
+        """
         self.out.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as errors, self._lock:
             if self._is_stopping:
@@ -164,8 +171,10 @@ class SparkLoop:
 
 
 def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) -> None:
-    """Raise an error if the program's answer is for another request, for instance because its
-    command has a fixed run id."""
+    """Raise ValueError if the job's answer is about another snapshot or about other datanodes.
+
+    This can happen, for instance, if the configured command contains a fixed run id.
+    """
     if answer["snapshot_id"] != snapshot_id:
         raise ValueError(
             f"{answer['path']} is the run of snapshot {answer['snapshot_id']}, not of {snapshot_id}"

@@ -1,4 +1,4 @@
-"""Frozen views of the state for operators, clients and snapshots."""
+"""Immutable copies of datanodes, replicas and containers for operators, clients and snapshots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +15,17 @@ from scm.state.state_access import locked
 from suture.errors import Code, RefusedError
 
 UNKNOWN_STATE: Final = "UNKNOWN"
-"""State shown for a container that datanodes reported and this SCM did not make."""
+"""State shown for a container that datanodes reported but this SCM did not create."""
 MARKED_LOST_STATE: Final = "MARKED_LOST"
-"""State shown for a container that an operator gave up, even if a datanode reports a replica of
-it."""
+"""State shown for a container that an operator marked as lost.
+
+It is shown even if a datanode reports a replica of the container.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node with its current health."""
+    """A datanode with its health and its last heartbeat."""
 
     node: Node
     health: NodeHealthState
@@ -31,13 +33,13 @@ class NodeView:
     live: Liveness | None
     container_count: int
     has_reported: bool
-    """True if the node has reported all its replicas since it registered with this process."""
+    """True if the datanode has reported all its replicas to this process of the control plane."""
     is_managed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A replica with its node's address and health."""
+    """A replica with the address and the health of its datanode."""
 
     replica: Replica
     address: str  # empty if the node is not registered
@@ -46,7 +48,10 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """A container with its replicas. `container` is None if the control plane did not make it."""
+    """A container with its replicas.
+
+    `container` is None if the control plane did not create the container.
+    """
 
     container_id: int
     container: Container | None
@@ -56,36 +61,45 @@ class ContainerView:
 
     @property
     def state(self) -> str:
-        """The container's state as a word."""
+        """Return the state of the container as a word."""
         if self.is_forgotten:
             return MARKED_LOST_STATE
         return UNKNOWN_STATE if self.container is None else self.container.state
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the largest replica that is not UNHEALTHY; the committed bytes if there is
-        none."""
+        """Return the size of the largest replica that is not UNHEALTHY.
+
+        Return the number of committed bytes if there is no such replica.
+        """
         return used_bytes(self.container, [view.replica for view in self.replicas])
 
 
 def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
-    """Return the bytes of the largest replica that is not UNHEALTHY; the committed bytes if there
-    is none."""
+    """Return the size in bytes of the largest replica that is not UNHEALTHY.
+
+    Return the number of committed bytes if there is no such replica.
+    """
     committed_bytes = 0 if container is None else container.committed_bytes
     reported = [r.used_bytes for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=committed_bytes)
 
 
 def block_count(container: Container, replicas: Sequence[Replica]) -> int:
-    """Return the largest number of blocks of a replica that is not UNHEALTHY; the committed blocks
-    if there is none."""
+    """Return the number of blocks of the replica with the most blocks.
+
+    UNHEALTHY replicas do not count. Return the number of committed blocks if there is no such
+    replica.
+    """
     reported = [r.block_count for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=container.committed_count)
 
 
 def checksums_hint(replicas: Sequence[Replica]) -> str:
-    """Return "match", "differ" or "unknown", from the trees of replicas. It is a hint for
-    operators; the Spark job makes the exact classification."""
+    """Compare the trees of these replicas. Return "match", "differ" or "unknown".
+
+    The result is a hint for operators. The Spark job makes the exact classification.
+    """
     trees = [replica.tree for replica in replicas if replica.state in TREE_STATES]
     known = [tree for tree in trees if tree is not None]
     answers = {compare(known[0], tree) for tree in known[1:]}
@@ -97,10 +111,10 @@ def checksums_hint(replicas: Sequence[Replica]) -> str:
 
 
 def shards_hint(replicas: Sequence[Replica]) -> str:
-    """Return "differ" or "unknown" for an erasure-coded container, as `checksums_hint` does;
-    otherwise "shards", because shards of different indexes are never equal.
+    """Compare the shards of an erasure-coded container. Return "shards", "differ" or "unknown".
 
-    Only replicas of the same index are compared.
+    Only replicas with the same index are compared, because shards with different indexes are never
+    equal. "shards" means that the compared replicas match.
     """
     by_index: dict[int, list[Replica]] = {}
     for replica in replicas:
@@ -112,23 +126,30 @@ def shards_hint(replicas: Sequence[Replica]) -> str:
 
 
 def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
-    """Return the result of comparing a container's replicas: "match", "differ" or "unknown". For an
-    erasure-coded container, "shards" replaces "match", because shards of different indexes are
-    never equal."""
+    """Compare the replicas of a container. Return "match", "differ" or "unknown".
+
+    For an erasure-coded container, "shards" replaces "match" (see `shards_hint`).
+    """
     is_coded = container is not None and bool(container.scheme)
     return shards_hint(replicas) if is_coded else checksums_hint(replicas)
 
 
 @dataclass(eq=False)
 class ViewBuilder(ControlComponent):
-    """Builds views (frozen copies for display) of nodes and containers. Callers of methods without
-    `@locked` or `@state_change` hold the lock."""
+    """Creates immutable copies of datanodes and containers, for display.
+
+    Callers must hold the control plane's lock, except for methods decorated with `@locked` or
+    `@state_change`.
+    """
 
     _reports: ReportProcessor
     _waits: ContainerWaits
 
     def nodes(self, datanode_ids: Sequence[str] | None = None) -> list[NodeView]:
-        """Return nodes by id: all, or those of the given ids that are known."""
+        """Return the known datanodes among `datanode_ids`.
+
+        By default, return all datanodes, sorted by id.
+        """
         names = (
             sorted(node.datanode_id for node in self._state.nodes.values())
             if datanode_ids is None
@@ -151,7 +172,10 @@ class ViewBuilder(ControlComponent):
 
     @locked
     def container(self, container_id: int) -> ContainerView:
-        """Return one container. Raise RefusedError(CONTAINER_NOT_FOUND) if it does not exist."""
+        """Return a container with its replicas.
+
+        Raise RefusedError(CONTAINER_NOT_FOUND) if the container does not exist.
+        """
         view = self.find_container(container_id)
         if view is None:
             raise RefusedError(
@@ -162,8 +186,10 @@ class ViewBuilder(ControlComponent):
         return view
 
     def find_container(self, container_id: int) -> ContainerView | None:
-        """Return one container; None if there is none. Containers that were given up, or that only
-        a datanode reported, are returned, too."""
+        """Return a container with its replicas, or None if there is none.
+
+        Containers that are marked as lost, or that only datanodes reported, are also returned.
+        """
         container = self._state.containers.get(container_id)
         replicas = self._state.replicas.of(container_id)
         is_forgotten = self._state.forgotten.get(container_id) is not None
@@ -186,10 +212,11 @@ class ViewBuilder(ControlComponent):
 
     @locked
     def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
-        """Return up to `count` containers from id `start` on, and the id to continue at; 0 means
-        that this is the last page.
+        """Return up to `count` containers with ids of at least `start`, sorted by id.
 
-        The control plane's ids are dense, so the cost depends on the page and not on the cluster.
+        The second value is the id at which the next page starts; it is 0 on the last page. The
+        control plane assigns ids without gaps, so the cost depends on the size of the page and not
+        of the cluster.
         """
         first = max(1, start)
         unknown = sorted(i for i in self._reports.unknown_container_ids if i >= first)
@@ -205,18 +232,20 @@ class ViewBuilder(ControlComponent):
         return page, 0
 
     def _is_made(self, container_id: int) -> bool:
-        """Return True if this control plane made the container. `containers` skips other ids
-        without reading replicas."""
+        """Return True if this control plane created the container.
+
+        `containers` uses this check to skip other ids without reading their replicas.
+        """
         state = self._state
         is_known = state.containers.get(container_id) is not None
         return is_known or state.forgotten.get(container_id) is not None
 
     def address(self, datanode_id: str) -> str:
-        """Return a datanode's address; empty if it never registered."""
+        """Return the address of a datanode. Return an empty string if it never registered."""
         node = self._state.nodes.get(datanode_id)
         return "" if node is None else node.address
 
 
 def key_containers(key: Key) -> list[int]:
-    """Return the ids of the containers with blocks of a key, ascending."""
+    """Return the ids of the containers that have blocks of a key, sorted."""
     return sorted({block.container_id for block in key.blocks})

@@ -1,8 +1,7 @@
-"""Converts protobuf to the control plane's values. The fields from clients and operators are
-checked in this module and nowhere else.
+"""Converts messages of clients and operators from protobuf to values, and checks them.
 
-Each function raises RefusedError(MALFORMED_REQUEST) if a field is invalid, before anything changes.
-The error names the field.
+No other module checks these fields. Each function raises RefusedError(MALFORMED_REQUEST) if a field
+is invalid, before anything changes. The error names the field.
 """
 
 import re
@@ -57,7 +56,10 @@ V = TypeVar("V")
 def parse_each(
     items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
 ) -> list[V]:
-    """Return each item of a list converted by `parse`. Reject more than `count_max` items."""
+    """Convert each item of a list with `parse`, and return the results.
+
+    Raise RefusedError if the list has more than `count_max` items.
+    """
     parse_count(items, where, count_max)
     return [parse(item, f"{where}[{i}]") for i, item in enumerate(items)]
 
@@ -65,22 +67,24 @@ def parse_each(
 def parse_named(
     items: Sequence[T], where: str, parse: Callable[[T, str], V], *, count_max: int = IDS_MAX
 ) -> list[V]:
-    """Return each item of a list converted by `parse`, each value once. Reject an empty list."""
+    """Convert each item of a list with `parse`, and return the results without duplicates.
+
+    Raise RefusedError if the list is empty or has more than `count_max` items.
+    """
     if not items:
         raise malformed(where, "is empty")
     return list(dict.fromkeys(parse_each(items, where, parse, count_max=count_max)))
 
 
 def op_state_from(value: str, where: str) -> OpState:
-    """Return the operational state that a word names."""
+    """Return the operational state with this name. Raise RefusedError if there is none."""
     if value not in OpState.__members__:
         raise malformed(where, f"{cut(value, 40)!r} is none of {', '.join(OpState)}")
     return OpState(value)
 
 
 def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateRequest:
-    """Return an operator's request to change operational states of nodes, converted from
-    protobuf."""
+    """Convert a request to change the operational state of datanodes from protobuf."""
     datanode_ids = node_ids_from(message.datanode_ids)
     op_state = op_state_from(message.op_state, "op_state")
     if op_state not in REQUESTED_STATES:
@@ -102,7 +106,7 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> OpStateReq
 
 
 def setting_from(message: scm_pb2.ChangeSettingsRequest) -> SettingRequest:
-    """Return an operator's request to change run-time settings, converted from protobuf."""
+    """Convert a request to set or remove run-time settings from protobuf."""
     control = _one_of(message.control, "control", REQUESTED_CONTROLS)
     works = parse_named(
         message.works, "works", lambda word, where: _one_of(word, where, REQUESTED_WORKS)
@@ -126,7 +130,7 @@ def setting_from(message: scm_pb2.ChangeSettingsRequest) -> SettingRequest:
 
 
 def _check_value(control: ControlKind, value: str) -> None:
-    """Raise RefusedError if a value is invalid for its kind of setting."""
+    """Raise RefusedError if a value is invalid for this kind of setting."""
     if control is not ControlKind.WINDOWS:
         if not (value.isascii() and value.isdigit() and 0 < int(value[:NAME_CHARS_MAX]) <= ID_MAX):
             raise malformed("value", "expected a positive number of bytes per second")
@@ -138,7 +142,7 @@ def _check_value(control: ControlKind, value: str) -> None:
 
 
 def _one_of(value: str, where: str, allowed: Sequence[E]) -> E:
-    """Return the member of `allowed` that equals this word."""
+    """Return the member of `allowed` that equals `value`. Raise RefusedError if there is none."""
     for word in allowed:
         if word == value:
             return word
@@ -146,35 +150,40 @@ def _one_of(value: str, where: str, allowed: Sequence[E]) -> E:
 
 
 def node_ids_from(names: Sequence[str]) -> list[str]:
-    """Return the datanode ids of a request, each once."""
+    """Return the datanode ids of a request, without duplicates."""
     return parse_named(names, "datanode_ids", parse_name)
 
 
 def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
-    """Return the sizes in bytes of the blocks to allocate."""
+    """Return the sizes in bytes of the blocks that a writer requests."""
     if not message.sizes:
         raise malformed("sizes", "no block is asked for")
     return parse_each(message.sizes, "sizes", parse_number, count_max=SIZES_MAX)
 
 
 def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
-    """Return the names of the new keys of the blocks; the list may be empty."""
+    """Return the names of the keys for the requested blocks. The list may be empty."""
     return parse_each(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
 def scheme_from(message: scm_pb2.AllocateBlocksRequest | scm_pb2.RecoveredContainer) -> str:
-    """Return the full name of the erasure code of new containers; "" if there is none."""
+    """Return the full name of a container's erasure code.
+
+    Return an empty string if there is none.
+    """
     return str(parse_scheme(parse_name(message.scheme, "scheme"))) if message.scheme else ""
 
 
 def client_id_from(value: str) -> str:
-    """Return a writer's session id."""
+    """Return the session id of a writer."""
     return parse_name(value, "client_id")
 
 
 def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
-    """Return the keys of a commit request, converted from protobuf. Reject a name or a block that
-    occurs twice."""
+    """Convert the keys of a commit request from protobuf.
+
+    Raise RefusedError if a name or a block occurs twice.
+    """
     keys = parse_each(messages, "keys", key_from, count_max=KEYS_MAX)
     names: set[str] = set()
     blocks: set[tuple[int, int]] = set()
@@ -190,7 +199,10 @@ def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
 
 
 def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, str]]:
-    """Return the failed replicas that a writer reports, as (container id, datanode id)."""
+    """Return the replicas to which a writer failed to write.
+
+    Each is a pair of a container id and a datanode id.
+    """
     return parse_each(messages, "failed", _failed_replica)
 
 
@@ -200,7 +212,10 @@ def _failed_replica(message: scm_pb2.FailedReplica, where: str) -> tuple[int, st
 
 
 def parse_key(name: str, where: str) -> str:
-    """Return a valid key name: not empty, not too long, without control characters."""
+    """Return the name of a key if it is valid.
+
+    Raise RefusedError if the name is empty, too long, or contains control characters.
+    """
     if not name:
         raise malformed(where, "is empty")
     size_bytes = len(name.encode())
@@ -214,43 +229,50 @@ def parse_key(name: str, where: str) -> str:
 
 
 def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
-    """Return the container ids of a request, each once."""
+    """Return the container ids of a request, without duplicates."""
     return list(parse_named(ids, where, parse_container_id))
 
 
 def command_ids_from(ids: Sequence[int]) -> list[int]:
-    """Return the command ids of a request; the list may be empty."""
+    """Return the command ids of a request. The list may be empty."""
     return parse_each(ids, "command_ids", parse_command_id)
 
 
 def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
-    """Return the command id before which the newest outcomes are requested; 0 = no limit."""
+    """Return the id below which a client requests the newest outcomes.
+
+    0 means that there is no limit.
+    """
     return parse_number(message.before_command_id, "before_command_id")
 
 
 def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
-    """Return the rows of a plan, converted from protobuf. Reject an invalid snapshot id or run
-    id."""
+    """Convert the rows of a plan from protobuf.
+
+    Raise RefusedError if the snapshot id or the run id is invalid.
+    """
     parse_name(message.snapshot_id, "snapshot_id")
     parse_name(message.run_id, "run_id")
     return parse_each(message.rows, "rows", _plan_row, count_max=PLAN_ROWS_MAX)
 
 
 def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
-    """Return the names of the keys to delete, each once."""
+    """Return the names of the keys to delete, without duplicates."""
     return parse_named(message.keys, "keys", parse_key, count_max=KEYS_MAX)
 
 
 def fingerprints_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
-    """Return the fingerprints of a dry run. Reject them unless there are none, or one for each
-    container or row in `shown`."""
+    """Return the fingerprints that an earlier dry run returned, if the request has any.
+
+    Raise RefusedError unless there is one fingerprint for each item of `shown`, or none at all.
+    """
     if worlds and len(worlds) != len(shown):
         raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers, rows or keys")
     return list(worlds)
 
 
 def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], CommandKind]:
-    """Return (datanode ids, kind of command) of an order for datanodes that concerns no replica."""
+    """Return the datanode ids and the kind of a command that concerns no replica."""
     known = (CommandKind.REFRESH_VOLUME_USAGE, CommandKind.REREGISTER)
     if message.type not in known:
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
@@ -259,13 +281,18 @@ def node_order_from(message: scm_pb2.CommandNodesRequest) -> tuple[list[str], Co
 
 
 def parse_id(value: str, where: str) -> str:
-    """Return the id of a datanode or volume, which must be a plain name. Agents accept no other
-    form, and the state's keys contain the id, so its length is limited."""
+    """Return the id of a datanode or volume. Raise RefusedError unless it is a plain name.
+
+    Agents accept no other form. The length is limited, because keys of the state contain the id.
+    """
     return parse_datanode_id(parse_name(value, where), where)
 
 
 def parse_name(value: str, where: str) -> str:
-    """Return an id or word if it is not empty, not too long, and printable."""
+    """Return an id or word if it is valid.
+
+    Raise RefusedError if it is empty, too long, or contains control characters.
+    """
     if not value:
         raise malformed(where, "is empty")
     if len(value) > NAME_CHARS_MAX:
@@ -275,17 +302,20 @@ def parse_name(value: str, where: str) -> str:
 
 
 def parse_number(value: int, where: str) -> int:
-    """Return a number if the state can hold it (0 to ID_MAX). 0 often means unset."""
+    """Return a number if it is between 0 and ID_MAX, so that the state can store it.
+
+    0 often means that the field is unset.
+    """
     return parse_int(value, where, low=0, high=ID_MAX)
 
 
 def parse_command_id(value: int, where: str) -> int:
-    """Return the id of a command."""
+    """Return the id of a command. Raise RefusedError if it is 0 or higher than ID_MAX."""
     return parse_int(value, where, low=1, high=ID_MAX)
 
 
 def parse_address(value: str, where: str) -> str:
-    """Return a valid `host:port`."""
+    """Return an address if it has the form `host:port`. Raise RefusedError otherwise."""
     host, colon, port = parse_name(value, where).rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
         raise malformed(where, f"{value!r} is not host:port")
@@ -293,12 +323,12 @@ def parse_address(value: str, where: str) -> str:
 
 
 def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """Return a display text, cut to a maximum length."""
+    """Return a text for display, shortened to at most `chars_max` characters."""
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
 def parse_count(items: Sequence[object], where: str, count_max: int) -> None:
-    """Raise RefusedError if there are more items than one call may have."""
+    """Raise RefusedError if there are more than `count_max` items."""
     if len(items) > count_max:
         raise malformed(where, f"{len(items)} are more than {count_max} in one call")
 
@@ -310,8 +340,11 @@ def _refuse_control_characters(value: str, where: str) -> None:
 
 
 def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
-    """Return a key, converted from protobuf. Reject an invalid name, and blocks whose lengths do
-    not add up to the key's size."""
+    """Convert a key from protobuf.
+
+    Raise RefusedError if the name is invalid, or if the lengths of the blocks do not add up to the
+    size of the key.
+    """
     blocks = tuple(
         _key_block(block, f"{where}.blocks[{i}]") for i, block in enumerate(message.blocks)
     )

@@ -1,1 +1,1 @@
-"""Backups of the control plane's state: take, verify, restore."""
+"""Backups of the control plane's state: creation, verification, and restore."""

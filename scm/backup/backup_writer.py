@@ -1,5 +1,4 @@
-"""Takes a backup: a copy of the state, which counts as a backup only after it was read back and
-decoded.
+"""Backs up the control plane's state. A backup is complete only after it was read back and decoded.
 
 The copy is written to `.NAME.building/state/data.mdb` and synced. Its bytes and rows are read
 again, the manifest is written and synced, and the directory is renamed to `NAME/`. If the process
@@ -31,7 +30,7 @@ LOCK: Final = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """A backup that was taken, and the older backups that were removed."""
+    """A new backup, and the older backups that were removed."""
 
     path: Path
     manifest: BackupManifest
@@ -47,14 +46,14 @@ def take_backup(
     keep_count: int = 0,
     looked_at: Callable[[int], object] = lambda _count: None,
 ) -> BackupResult:
-    """Back up the control plane whose directory is `data` into a new directory in `to`.
+    """Back up the state in the directory `data` of an SCM into a new directory in `to`.
 
-    The control plane may be running. When the new backup is complete, older backups of the same
-    cluster in `to` beyond the newest `keep_count` are removed; 0 keeps all. `looked_at` receives
-    the number of rows read.
+    The SCM may be running. When the new backup is complete, the newest `keep_count` backups of the
+    same cluster in `to` are kept, and older ones are removed. With `keep_count` 0, all backups are
+    kept. `looked_at` is called with numbers of rows that were read since its last call.
 
-    Raise RefusedError if the state is damaged, UnavailableError if it cannot be copied now. There
-    is then no new backup, and all old ones remain.
+    Raise RefusedError if the state is damaged. Raise UnavailableError if the state cannot be copied
+    now. After an error, there is no new backup, and all older backups remain.
     """
     check_state(data / "state")
     to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -81,7 +80,11 @@ def take_backup(
 
 
 def list_backups(directory: Path) -> list[tuple[Path, BackupManifest | str]]:
-    """Return the backups in a directory, oldest first, each with its manifest or its fault."""
+    """Return the backups in a directory, oldest first.
+
+    Each entry has the path of a backup, and its manifest. If the manifest cannot be read, the entry
+    has an error text instead.
+    """
     found: list[tuple[Path, BackupManifest | str]] = []
     for path in sorted(directory.glob(f"{PREFIX}*")):
         try:
@@ -122,8 +125,11 @@ def _build(
 
 
 def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]:
-    """Remove the oldest backups of a cluster. Damaged backups, backups of other clusters, and the
-    new backup (even if its time is older) remain."""
+    """Remove the oldest backups of a cluster, so that `keep_count` remain.
+
+    Return the removed backups. Damaged backups and backups of other clusters are not removed. The
+    new backup is never removed, even if its time is earlier than that of other backups.
+    """
     to = new.parent
     others = [
         path
@@ -152,8 +158,10 @@ def _stamp(now_ms: int) -> str:
 
 @contextmanager
 def _alone(to: Path) -> Iterator[None]:
-    """Lock the directory `to` against a second backup during the body. Raise UnavailableError(BUSY)
-    if another backup holds the lock."""
+    """Hold an exclusive lock of the directory `to` while the body runs, to prevent a second backup.
+
+    Raise UnavailableError(BUSY) if another process holds the lock.
+    """
     descriptor = os.open(to / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     try:
         try:

@@ -1,8 +1,8 @@
-"""A state as files: copied while its control plane runs, verified row by row, and reset.
+"""Functions on the files of a state: copy them, verify each row, and prepare a copy for a restore.
 
-The functions are for backups and restores; a control plane does not call them. A copy is one read
-transaction of LMDB, so it is the state at one instant. A separate process makes it, so that a disk
-that fails during the copy does not affect the control plane.
+Only backups and restores call these functions; a running SCM does not. A copy is one read
+transaction of LMDB, so it contains the state at one instant. The copy is made in a separate
+process, so a disk that fails during the copy does not affect the SCM.
 """
 
 import os
@@ -32,7 +32,7 @@ ROWS_PER_LOOK: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StateImage:
-    """The contents of a state of which every row was read and decoded."""
+    """The ids and counts of a state in which every row could be read and decoded."""
 
     cluster_id: str
     format_version: int
@@ -41,7 +41,7 @@ class StateImage:
 
 
 def check_state(source: Path) -> None:
-    """Raise RefusedError if there is no state below `source`."""
+    """Raise RefusedError if the directory `source` contains no state."""
     if not (source / DATA).is_file():
         raise RefusedError(
             Code.INVALID_CONFIG,
@@ -51,10 +51,10 @@ def check_state(source: Path) -> None:
 
 
 def copy_state(source: Path, target: Path) -> None:
-    """Copy the state below `source`, at one instant and without holes, into the directory `target`.
+    """Copy the state in the directory `source` at one instant, without its free pages, to `target`.
 
-    Raise RefusedError if there is no state or it has a damaged page, UnavailableError if it cannot
-    be read or written.
+    Raise RefusedError if there is no state or if a page is damaged. Raise UnavailableError if a
+    file cannot be read or written.
     """
     check_state(source)
     try:
@@ -71,10 +71,10 @@ def copy_state(source: Path, target: Path) -> None:
 def read_all_rows(
     directory: Path, looked_at: Callable[[int], object] = lambda _count: None
 ) -> StateImage:
-    """Read and decode every row of a state that no other process uses. `looked_at` receives the
-    number of rows.
+    """Read and decode every row of a state. No other process may use the state.
 
-    Raise RefusedError(INCONSISTENT_VOLUME) if a row cannot be decoded; the error names it.
+    `looked_at` is called with numbers of rows that were read since its last call. Raise
+    RefusedError(INCONSISTENT_VOLUME) if a row cannot be decoded; the error names the row.
     """
     try:
         with (
@@ -93,10 +93,11 @@ def read_all_rows(
 
 
 def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreRecord:
-    """Prepare a copy of a state for use, in one transaction. Its next ids become higher than all
-    ids that were assigned since the copy, and it is marked as needing recovery.
+    """Prepare a copy of a state for use after a restore, in one transaction.
 
-    Raise OSError if it cannot be written.
+    The next ids become higher than all ids that the SCM can have assigned since the copy was made.
+    The copy is marked as restored, so that the SCM requires a recovery. Raise OSError if the copy
+    cannot be written.
     """
     size_bytes = (directory / DATA).stat().st_size + ROOM_BYTES
     containers = ContainerTable()
@@ -133,8 +134,10 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> RestoreReco
 
 
 def sync_file(path: Path) -> None:
-    """Sync a file or a directory to the disk and drop it from the page cache, so that the next
-    reader reads from the disk."""
+    """Sync a file or directory to the disk, and drop it from the page cache.
+
+    The next reader therefore reads it from the disk.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -169,7 +172,7 @@ def _look_at(
 
 @contextmanager
 def _disk_errors(directory: Path) -> Iterator[None]:
-    """Convert an LMDB error raised in the body to an OSError that names the directory."""
+    """Convert LMDB errors that the body raises to OSErrors that name the directory."""
     try:
         yield
     except lmdb.Error as error:

@@ -1,8 +1,8 @@
 """The manifest of a backup, `manifest.json`: its source and the checksum of its bytes.
 
-The manifest is written last, and then the directory is renamed. A directory without a manifest is
-no backup. The manifest contains a checksum of itself, so that a cluster id or a time that the disk
-corrupted is not trusted.
+The manifest is the last file of a backup that is written. Then the directory is renamed. A
+directory without a manifest is not a backup. The manifest contains a checksum of itself, so a
+cluster id or a time that the disk corrupted is detected.
 """
 
 import hashlib
@@ -23,8 +23,11 @@ READ_BYTES: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class BackupManifest:
-    """The facts of a backup. `counts` is the number of rows by table. `sha256` and `size_bytes` are
-    those of the copy."""
+    """The facts about a backup.
+
+    `counts` is the number of rows of each table. `sha256` and `size_bytes` are the checksum and the
+    size of the copied state file.
+    """
 
     cluster_id: str
     taken_at_ms: int
@@ -37,15 +40,17 @@ class BackupManifest:
     size_bytes: int
 
     def encoded(self) -> bytes:
-        """Return the bytes of `manifest.json`, including the checksum of the manifest itself."""
+        """Return the contents of `manifest.json`, including a checksum of the manifest itself."""
         facts = {"format": FORMAT, **asdict(self)}
         facts["checksum"] = _checksum(facts)
         return json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"
 
 
 def read_manifest(backup: Path) -> BackupManifest:
-    """Read the manifest of a backup. Raise RefusedError if it is invalid; the error names the
-    fault."""
+    """Read and return the manifest of a backup.
+
+    Raise RefusedError if the manifest is missing or invalid; the error names the reason.
+    """
     path = backup / NAME
     try:
         with path.open("rb") as file:
@@ -73,7 +78,7 @@ def _decoded(data: bytes) -> BackupManifest:
 
 
 def check_bytes(backup: Path, manifest: BackupManifest) -> None:
-    """Read the copy and compare it with the manifest. Raise RefusedError if they differ."""
+    """Read the state file of a backup. Raise RefusedError if it does not match the manifest."""
     path = backup / STATE / DATA
     try:
         found, size_bytes = sha256_of(path)
@@ -91,7 +96,7 @@ def check_bytes(backup: Path, manifest: BackupManifest) -> None:
 
 
 def sha256_of(path: Path) -> tuple[str, int]:
-    """Return the SHA-256 of a file and its size in bytes."""
+    """Return the SHA-256 of a file in hexadecimal, and the size of the file in bytes."""
     digest, size_bytes = hashlib.sha256(), 0
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):

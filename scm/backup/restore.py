@@ -1,8 +1,8 @@
-"""Restores a backup: it becomes the state of a control plane that must then be recovered.
+"""Restores a backup: it becomes the state of an SCM, which then needs a recovery.
 
-The steps are: check the backup, copy it, check the copy, move its ids ahead of all assigned ids,
-sync, and rename it to `state/`. Before any control plane can open the state, its ids are moved and
-it is marked as restored.
+The restore checks the backup, copies it, and checks the copy. Then it raises the counters of ids
+above all assigned ids, marks the copy as restored, syncs it, and renames it to `state/`. No SCM can
+open the state before the rename.
 """
 
 import os
@@ -47,12 +47,15 @@ def restore_backup(
     cluster_id: str = "",
     looked_at: Callable[[int], object] = lambda _count: None,
 ) -> RestoreResult:
-    """Create a control plane's directory from a backup.
+    """Create the data directory of an SCM from a backup.
 
-    If `cluster_id` is given, the backup must be of that cluster. Raise RefusedError, before
-    anything is written, if the backup is damaged, of another cluster or from the future, or if `to`
-    contains anything except the files of an interrupted restore. Raise UnavailableError if there is
-    not enough space or the state cannot be written.
+    If `cluster_id` is not empty, the backup must belong to that cluster. `looked_at` is called with
+    numbers of rows that were read since its last call.
+
+    Raise RefusedError before anything is written if the backup is damaged, belongs to another
+    cluster, or has a time in the future. Also raise it if `to` contains anything except the files
+    of an interrupted restore. Raise UnavailableError if there is not enough space, or if the state
+    cannot be written.
     """
     manifest = manifests.read_manifest(backup)
     if cluster_id and cluster_id != manifest.cluster_id:
@@ -133,8 +136,10 @@ def _grown(
 
 
 def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
-    """Raise RefusedError unless a directory is empty, because its contents may be a state that is
-    still needed."""
+    """Raise RefusedError if a directory contains other files than those in `ignored`.
+
+    These files may be a state that is still needed.
+    """
     try:
         found = set(os.listdir(to))  # noqa: PTH208 - also of what is no directory
     except FileNotFoundError:
@@ -151,8 +156,7 @@ def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
 
 
 def _check_room(to: Path, needed_bytes: int) -> None:
-    """Raise UnavailableError unless the disk of `to` has space for the state and for its first
-    changes."""
+    """Raise UnavailableError if the disk of `to` has less than `needed_bytes` free."""
     there = next(path for path in (to, *to.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(there).free
     if free_bytes < needed_bytes:

@@ -1,1 +1,1 @@
-"""Nodes, their replicas, and the commands sent to them."""
+"""Datanodes, their replicas, and the commands to datanodes."""

@@ -1,7 +1,8 @@
-"""Chooses nodes for a new container's replicas. No I/O: nodes in, choice out.
+"""Chooses datanodes for the replicas of a new container. No I/O.
 
-The criteria, in order: enough space; a node without a recent failure that a writer reported; the
-rack with the fewest replicas chosen so far; the least loaded node.
+A datanode must have enough space. Among these datanodes, the choice prefers in this order:
+datanodes to which no writer recently failed to write, racks with the fewest chosen datanodes, and
+the least loaded datanodes.
 """
 
 import zlib
@@ -17,7 +18,7 @@ LOAD_STEPS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class TargetCandidate:
-    """A node that could take a replica: healthy and in service."""
+    """A healthy datanode in service, which can receive a new replica."""
 
     datanode_id: str
     rack: str
@@ -29,8 +30,10 @@ class TargetCandidate:
     has_failed_lately: bool = False
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Return True if a container of `needed_bytes` fits, besides the space that is already
-        promised."""
+        """Return True if a container of `needed_bytes` fits.
+
+        Space that is reserved for open containers and pending copies does not count as free.
+        """
         return (
             self.available_bytes - self.scheduled_bytes >= needed_bytes
             and self.largest_volume_bytes >= needed_bytes
@@ -38,7 +41,7 @@ class TargetCandidate:
 
     @property
     def load(self) -> int:
-        """Used and promised share of the capacity, in units of 1/LOAD_STEPS."""
+        """Return the used and reserved share of the capacity, in units of 1/LOAD_STEPS."""
         return (self.used_bytes + self.scheduled_bytes) * LOAD_STEPS // max(1, self.capacity_bytes)
 
 
@@ -49,9 +52,9 @@ def choose_nodes(
     needed_bytes: int,
     container_id: int,
 ) -> list[str]:
-    """Choose `count` different nodes, on as many different racks as possible.
+    """Choose `count` different datanodes on as many racks as possible, and return their ids.
 
-    Raise UnavailableError(NOT_ENOUGH_NODES) with the reason if there are not enough nodes.
+    Raise UnavailableError(NOT_ENOUGH_NODES) with the reason if there are not enough datanodes.
     """
     roomy = [candidate for candidate in candidates if candidate.has_room(needed_bytes)]
     if len(roomy) < count:
@@ -79,6 +82,8 @@ def choose_nodes(
 
 
 def tie(container_id: int, datanode_id: str) -> int:
-    """Return a sort key that breaks ties between nodes: constant for one container, different
-    between containers."""
+    """Return a sort key that decides between datanodes that are otherwise equal.
+
+    The order is always the same for one container, but differs between containers.
+    """
     return zlib.crc32(f"{container_id}:{datanode_id}".encode())

@@ -1,7 +1,7 @@
-"""A container at this moment: its replicas with their nodes, and its pending commands. No I/O.
+"""The facts about one container at this moment: its replicas, their datanodes, pending commands.
 
-The judge (`health.judge`) evaluates containers. This module has the facts for the choice of copy
-targets.
+No I/O. `health.judge` computes the health of containers. The functions of this module prepare the
+choice of targets for copies.
 """
 
 import zlib
@@ -19,7 +19,7 @@ LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 
 @dataclass(frozen=True, slots=True)
 class PlacedReplica:
-    """A replica and its node at this moment."""
+    """A replica, and the state of its datanode at this moment."""
 
     replica: Replica
     health: NodeHealthState
@@ -28,15 +28,15 @@ class PlacedReplica:
 
     @property
     def datanode_id(self) -> str:
-        """The node that has the replica."""
+        """Return the id of the datanode that has the replica."""
         return self.replica.datanode_id
 
 
 def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
-    """Return the replicas that count as present: all except those on DEAD nodes that are not in
-    maintenance.
+    """Return the replicas that count as present.
 
-    A node in maintenance is expected back with all its replicas, however long it is silent.
+    A replica does not count if its datanode is DEAD and not in maintenance. A datanode in
+    maintenance is expected to return with all its replicas, however long it has sent no heartbeat.
     """
     return [
         p
@@ -46,8 +46,11 @@ def present(placed: Iterable[PlacedReplica]) -> list[PlacedReplica]:
 
 
 def is_bad(container: Container, replica: Replica) -> bool:
-    """Return True if a replica counts as unhealthy: reported as UNHEALTHY, not loadable, or
-    quasi-closed without all commits."""
+    """Return True if a replica counts as unhealthy.
+
+    That is the case if its datanode reports it as UNHEALTHY or as not loadable, or if it is
+    QUASI_CLOSED without all commits of a CLOSED container.
+    """
     if replica.state is ReplicaState.UNHEALTHY or replica.load_error:
         return True
     return (
@@ -59,11 +62,11 @@ def is_bad(container: Container, replica: Replica) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ContainerContext:
-    """A container, its replicas and pending commands, and the number of racks.
+    """The facts about one container at this moment.
 
-    `adds` are the datanodes that are getting a replica, `deletes` those that are losing one.
-    `healable_holders` are the datanodes with an unhealthy replica that a repair is expected to
-    heal.
+    `adds` are the datanodes to which a copy is pending, and `deletes` those from which a delete is
+    pending. `healable_holders` are the datanodes with an unhealthy replica that a repair is
+    expected to heal. `cluster_rack_count` is the number of racks of the cluster.
     """
 
     container: Container
@@ -75,20 +78,25 @@ class ContainerContext:
 
 
 def needed_bytes(case: ContainerContext) -> int:
-    """Return the bytes that a node must have free while it makes another replica or shard of this
-    container."""
+    """Return the free space in bytes that a datanode needs for a copy of this container.
+
+    The container may also be erasure-coded; the copy is then a shard.
+    """
     return IMPORT_SPACE_FACTOR * max((p.replica.used_bytes for p in case.placed), default=0)
 
 
 def counts_for_racks(case: ContainerContext, p: PlacedReplica) -> bool:
-    """Return True if a replica counts for its rack: it is healthy, and its node is neither dead nor
-    leaving."""
+    """Return True if the rack of a replica counts as a rack that its container uses.
+
+    The replica must be healthy and not be deleted, and its datanode must be neither dead nor
+    leaving.
+    """
     is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
     return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
 
 
 def is_better_rack(case: ContainerContext, moved: PlacedReplica, rack: str) -> bool:
-    """Return True if the shards are spread better over racks if `moved` is on `rack`."""
+    """Return True if the shards would be on more racks after one shard moved to `rack`."""
     racks = [
         p.rack
         for p in present(case.placed)
@@ -111,10 +119,13 @@ def _misplaced(case: ContainerContext, racks: list[str]) -> int:
 
 
 def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
-    """Return two sets of nodes that must not get a copy. The racks of the first set count as used:
-    its nodes have an intact replica (also in maintenance) or a pending copy. The racks of the
-    second set do not count: its nodes leave, or their replica is unhealthy or being deleted. Dead
-    nodes with replicas are in neither."""
+    """Return two sets of datanodes that must not receive a copy of this container.
+
+    The first set contains the datanodes whose racks count as used, because they have an intact
+    replica or a pending copy. The second set contains the datanodes whose racks do not count,
+    because they leave, or because their replica is unhealthy or being deleted. Dead datanodes are
+    in neither set.
+    """
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:
         if p.health is NodeHealthState.DEAD:
@@ -129,7 +140,10 @@ def neighbours(case: ContainerContext) -> tuple[set[str], set[str]]:
 
 
 def container_fingerprint(case: ContainerContext) -> int:
-    """Return a fingerprint of all facts on which a decision about the container depends."""
+    """Return a checksum of all facts on which decisions about the container depend.
+
+    The value changes if one of these facts changes.
+    """
 
     def facts(p: PlacedReplica) -> tuple[object, ...]:
         r = p.replica

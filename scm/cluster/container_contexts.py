@@ -1,4 +1,4 @@
-"""Builds the view of a single container, or of the nodes with room, for a decision."""
+"""Collects the facts about one container, or about possible copy targets, for a decision."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,10 @@ from scm.state.options import ScmOptions
 
 @dataclass(eq=False)
 class ContainerContexts:
-    """Builds `ContainerContext`s and target candidates. Callers hold the control plane's lock."""
+    """Creates `ContainerContext`s and lists of possible copy targets.
+
+    Callers must hold the control plane's lock.
+    """
 
     state: StateDatabase
     nodes: NodeManager
@@ -30,7 +33,10 @@ class ContainerContexts:
         self._turn: dict[str, TargetCandidate] | None = None
 
     def case(self, container: Container) -> ContainerContext:
-        """Return a container with its replicas, their nodes, and its pending copies and deletes."""
+        """Return the facts about a container.
+
+        They are its replicas with their datanodes, and its pending copies and deletes.
+        """
         container_id = container.container_id
         replicas = self.state.replicas.of(container_id)
         holders = {replica.datanode_id for replica in replicas}
@@ -53,25 +59,31 @@ class ContainerContexts:
         )
 
     def is_confirmed(self, datanode_id: str) -> bool:
-        """Return True if a node has reported all its replicas since this control plane started."""
+        """Return True if a datanode has reported all its replicas since this SCM started."""
         return datanode_id in self.reports.confirmed
 
     def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
-        """Return the indexes in `container_ids` of the containers that had unhealthy replicas when
-        they were last evaluated."""
+        """Return the positions in `container_ids` of containers that a repair may still heal.
+
+        These containers had unhealthy replicas at their last evaluation.
+        """
         return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
 
     def healable_holders(self, container_id: int) -> frozenset[str]:
-        """Return the datanodes whose replica of a container became unhealthy recently, so that a
-        repair may still heal it."""
+        """Return the datanodes whose replica of this container became unhealthy only recently.
+
+        A repair may still heal these replicas.
+        """
         container = self.state.containers.get(container_id)
         if container is None:
             return frozenset()
         return self._hopeful(container, self.state.replicas.of(container_id))
 
     def all_hopeful(self) -> frozenset[tuple[int, str]]:
-        """Return the unhealthy replicas that a repair may still heal, as (container id, datanode
-        id)."""
+        """Return the unhealthy replicas that a repair may still heal.
+
+        Each is a pair of a container id and a datanode id.
+        """
         return frozenset(
             (number, node)
             for number in list(self._bad_since_s)
@@ -79,22 +91,23 @@ class ContainerContexts:
         )
 
     def containers_with_unacknowledged_deletes(self) -> frozenset[int]:
-        """Return the containers with deletes pending on a node that is not dead."""
+        """Return the containers with block deletes that some live datanode has not acknowledged."""
         return frozenset(
             filter(self.has_unacknowledged_deletes, self.state.transactions.container_ids())
         )
 
     def live_replicas(self, container_id: int) -> list[Replica]:
-        """Return the replicas of a container except those on dead nodes.
+        """Return the replicas of a container except those on dead datanodes.
 
-        The control plane neither waits for a dead node nor trusts its last report. The report
-        counts again when the node is back.
+        The control plane does not wait for a dead datanode, and does not rely on its last report.
+        If the datanode returns, its replica counts again. Replicas on datanodes in maintenance
+        always count.
         """
         held = map(self._placed, self.state.replicas.of(container_id))
         return [p.replica for p in present(held)]
 
     def has_unacknowledged_deletes(self, container_id: int) -> bool:
-        """Return True if a delete of blocks is pending on a node that is not dead."""
+        """Return True if some live datanode with a replica has not acknowledged a block delete."""
         if not self.state.transactions.has_any(container_id):
             return False
         living = self.nodes.live_replicas(self.state.replicas.of(container_id))
@@ -103,15 +116,19 @@ class ContainerContexts:
         return any(not holders.issubset(t.acknowledged_by) for t in transactions)
 
     def _stays(self, datanode_id: str) -> bool:
-        """Return True if the node is in service, that is, no operator ordered it to leave or into
-        maintenance."""
+        """Return True if a datanode is in service.
+
+        An operator has then not ordered it to leave.
+        """
         node = self.state.nodes.get(datanode_id)
         return node is None or node.op_state is OpState.IN_SERVICE
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
-        """Cache the result of `candidates` during the body; `reserve_space` updates the cached
-        result."""
+        """Cache the result of `candidates` while the body runs.
+
+        `reserve_space` updates the cached result.
+        """
         self._is_one_turn = True
         try:
             yield
@@ -119,15 +136,17 @@ class ContainerContexts:
             self._is_one_turn, self._turn = False, None
 
     def reserve_space(self, datanode_id: str, size_bytes: int) -> None:
-        """Subtract the bytes of a new copy from the space of a node in the cached candidates."""
+        """Reserve space for a new copy on a datanode in the cached result of `candidates`."""
         if self._turn is not None and datanode_id in self._turn:
             known = self._turn[datanode_id]
             scheduled_bytes = known.scheduled_bytes + size_bytes
             self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
 
     def candidates(self) -> list[TargetCandidate]:
-        """Return the nodes that may get replicas (answering and in service), each with the space
-        already promised on it."""
+        """Return the datanodes that can receive replicas, with their free and reserved space.
+
+        These datanodes are reachable and in service.
+        """
         if self._turn is None and self._is_one_turn:
             self._turn = {found.datanode_id: found for found in self._candidates()}
         return self._candidates() if self._turn is None else list(self._turn.values())
@@ -176,11 +195,10 @@ class ContainerContexts:
         )
 
     def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
-        """Return the datanodes whose replica of the container became unhealthy less than
-        `repair_grace_ms` ago.
+        """Return the datanodes whose replica became unhealthy less than `repair_grace_ms` ago.
 
-        To heal a chunk in place is cheaper and safer than to copy a container. A repair therefore
-        gets this time before a copy is ordered.
+        A repair of single chunks is cheaper and safer than a copy of the container. Therefore, the
+        SCM waits for a repair during this time before it orders a copy.
         """
         bad = {
             replica.datanode_id

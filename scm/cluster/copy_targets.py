@@ -1,6 +1,6 @@
-"""Chooses targets for copies of a replica. No I/O: nodes in, choice out.
+"""Chooses the target datanodes for copies of a replica. No I/O.
 
-`health.racks` decides whether replicas are on enough racks.
+`health.racks` decides whether the replicas of a container are on enough racks.
 """
 
 from collections import Counter
@@ -19,14 +19,15 @@ def choose_targets(
     failed_at_s: Mapping[str, float],
     container_id: int,
 ) -> list[str]:
-    """Choose up to `count` nodes for copies, best first; fewer if there are not enough nodes.
+    """Choose up to `count` datanodes for copies of a container. Return them in order of preference.
 
-    `used_racks` are the racks of the replicas that remain or are being made. Nodes in `excluded`
-    are never chosen. `failed_at_s` maps nodes to the time of a recent failed copy of this
-    container. These nodes come last, those with the oldest failure first.
+    `used_racks` are the racks of the replicas that remain or are being copied. Datanodes in
+    `excluded` are never chosen. `failed_at_s` maps a datanode to the time when a copy of this
+    container to it last failed. Such datanodes come last, the oldest failure first.
 
-    The order is that of `allocate.choose_nodes`: the rack with the fewest replicas comes first.
-    This satisfies each rack policy as far as the cluster can.
+    As in `allocate.choose_nodes`, datanodes on the racks with the fewest replicas are preferred.
+    This order satisfies every rack policy as far as the cluster can. The result has fewer than
+    `count` datanodes if there are not enough.
     """
     racks = Counter(used_racks)
     able = [c for c in candidates if c.datanode_id not in excluded and c.has_room(needed_bytes)]

@@ -1,4 +1,4 @@
-"""The shared dependencies of every decision about replicas, as one object."""
+"""The objects on which all components of the control plane depend."""
 
 from dataclasses import InitVar, dataclass
 
@@ -13,8 +13,11 @@ from scm.state.state_access import StateAccess
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """The objects that every decision uses: the state of the cluster, the lock of the state, views
-    of the state, and the pending commands."""
+    """The objects that all components of the control plane use.
+
+    They are the state and its lock, the datanodes, the pending commands, the facts about
+    containers, the clock, and the options.
+    """
 
     access: StateAccess
     state: StateDatabase
@@ -27,8 +30,10 @@ class DecisionContext:
 
 @dataclass(eq=False)
 class ControlComponent:
-    """Base class of the control plane's components; copies the shared dependencies to
-    attributes."""
+    """Base class of the components of the control plane.
+
+    It stores the objects of the `DecisionContext` in attributes.
+    """
 
     basis: InitVar[DecisionContext]
 

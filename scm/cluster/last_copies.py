@@ -1,12 +1,11 @@
-"""Tracks which datanode has the last healthy copy of a container, so that this copy is scanned
-first.
+"""Tracks the datanodes that have the last healthy copy of a container, to scan these copies first.
 
-A copy is healthy if its datanode reports it as CLOSED or QUASI_CLOSED without a fault, and the
-datanode was not DEAD at the last evaluation of nodes. After a change of a node's health, all its
-replicas are counted again.
+A copy is healthy if its datanode reports it as CLOSED or QUASI_CLOSED without a fault. In addition,
+the datanode must not have been DEAD when the health of datanodes was last evaluated. After a change
+of a datanode's health, the copies of all its containers are counted again.
 
-The list is a hint computed from reports. Nothing is deleted, copied or repaired because of it.
-Shards of an erasure-coded container are not copies of each other and are never in the list.
+The result is only a hint from reports. Nothing is deleted, copied or repaired because of it. The
+shards of an erasure-coded container are not copies of each other, so they are never in the result.
 """
 
 from collections import defaultdict
@@ -29,8 +28,11 @@ _WHOLE: Final = np.array([state in WHOLE for state in ReplicaState])  # by state
 
 
 class LastReplicaTracker:
-    """Containers with a single healthy copy, by datanode. Changed containers are counted when a
-    datanode's list is requested. Callers hold the control plane's lock."""
+    """The containers that have a single healthy copy, by datanode.
+
+    Changed containers are counted when a datanode's list is requested. Callers must hold the
+    control plane's lock.
+    """
 
     def __init__(self, state: StateDatabase, nodes: NodeManager) -> None:
         self._state = state
@@ -41,20 +43,23 @@ class LastReplicaTracker:
         self._held: defaultdict[str, set[int]] = defaultdict(set)
 
     def recount(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Mark these containers as changed. If the change fails, the marks are removed again."""
+        """Mark these containers as changed, so that their copies are counted again.
+
+        If `change` is rolled back, they are marked again, because their replicas changed again.
+        """
         if container_ids:
             self.recount_all(change, np.fromiter(container_ids, np.int64, len(container_ids)))
 
     def recount_all(self, change: StateChange, container_ids: NDArray[np.int64]) -> None:
-        """Mark an array of containers as changed, for instance because their node changed."""
+        """Mark an array of containers as changed, for instance because their datanode changed."""
         self._uncounted.add_all(container_ids)
         change.on_undo(partial(self._uncounted.add_all, container_ids))
 
     def on(self, datanode_id: str) -> tuple[int, ...]:
-        """Return the containers of which this datanode has the last healthy copy, ascending. If
-        there are more than LAST_COPIES_MAX, return those whose last scan is oldest.
+        """Return the containers whose last healthy copy is on this datanode, sorted.
 
-        Each call counts at most COUNTED_MAX changed containers.
+        If there are more than LAST_COPIES_MAX, return those whose last scan is oldest. Each call
+        counts the copies of at most COUNTED_MAX changed containers.
         """
         if due := self._uncounted.pop(COUNTED_MAX):
             self._count(due)
@@ -85,8 +90,11 @@ class LastReplicaTracker:
     def _is_among(
         self, numbers: NDArray[np.uint32], is_so: Callable[[str], bool]
     ) -> NDArray[np.bool_]:
-        """Return a mask of the rows whose text satisfies `is_so`; `numbers` has the number of each
-        row's text. Each distinct text is evaluated once."""
+        """Return one boolean per row: True if the text of the row satisfies `is_so`.
+
+        `numbers` has the number of each row's text in the table of texts. `is_so` is called once
+        for each distinct text.
+        """
         distinct, which = np.unique(numbers, return_inverse=True)
         words = self._state.replicas.words(distinct.tolist())
         return np.array([is_so(word) for word in words], np.bool_)[which]

@@ -1,18 +1,19 @@
-"""Container states from OPEN to CLOSED, driven by reports, and the close commands due. No I/O.
+"""The states of a container from OPEN to CLOSED, and the close commands that are due. No I/O.
 
-- An OPEN container becomes CLOSING when its writes end, or when one of its replicas is no longer
+Reports of datanodes change the state of a container:
+
+- OPEN becomes CLOSING when the writes end, or when one of the replicas is no longer open.
+- CLOSING becomes CLOSED when a replica is closed with all commits.
+- CLOSING becomes QUASI_CLOSED when a replica is closed without all commits, or when no replica is
   open.
-- A CLOSING container becomes CLOSED when a replica is closed with all commits.
-- A CLOSING container becomes QUASI_CLOSED when a replica is closed without all commits, or when no
-  replica is open.
-- A CLOSING container that was never written becomes DELETED. Only its row is removed; there is no
-  data.
-- A QUASI_CLOSED container becomes CLOSED when a replica is closed with all commits.
+- CLOSING becomes DELETED if the container was never written. Only its row is removed, because there
+  is no data.
+- QUASI_CLOSED becomes CLOSED when a replica is closed with all commits.
 
-The writer knows the last committed bcsid. A replica with a lower bcsid is closed as QUASI_CLOSED. A
-reconcile then copies the missing commits, and the replica becomes CLOSED when its tree equals that
-of a CLOSED replica. If no replica is CLOSED, `health.quasi_closed` decides when a QUASI_CLOSED
-container may close.
+The writer reports the last committed bcsid (block commit sequence id). A replica with a lower bcsid
+is closed as QUASI_CLOSED. A reconcile then copies the missing commits. The replica becomes CLOSED
+when its tree equals the tree of a CLOSED replica. If no replica is CLOSED, `health.quasi_closed`
+decides when a QUASI_CLOSED container may close.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,15 +67,17 @@ NEXT: Final[Mapping[tuple[ContainerState, ContainerEvent], ContainerState]] = {
     (ContainerState.DELETING, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
     (ContainerState.DELETED, ContainerEvent.RETURNED): ContainerState.QUASI_CLOSED,
 }
-"""State after each (state, event). Any other pair changes nothing, so a container never goes back
-to an earlier state."""
+"""The next state for each pair of state and event.
+
+Any other pair changes nothing.
+"""
 
 CLOSED_STATES: Final = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED})
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 _WITNESSES: Final = CLOSED_STATES | _WRITABLE | {ReplicaState.UNHEALTHY}
 _OVER: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _DECIDED: Final = frozenset({ContainerState.CLOSED, ContainerState.DELETING})
-"""States in which the last commit of the container is final."""
+"""Container states in which the last commit of the container does not change any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,10 @@ class CloseCommand:
 
 
 def advance(container: Container, event: ContainerEvent, *, now_ms: int) -> Container:
-    """Return the container after `event`. If the event does not apply to its state, return it
-    unchanged."""
+    """Return the container in the state after `event`.
+
+    Return it unchanged if the event does not apply to its state.
+    """
     state = NEXT.get((container.state, event))
     if state is None:
         return container
@@ -96,7 +101,10 @@ def advance(container: Container, event: ContainerEvent, *, now_ms: int) -> Cont
 
 
 def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
-    """Return the container with its writer's session ended. `reason` is shown to operators."""
+    """Return an OPEN container as CLOSING. Return any other container unchanged.
+
+    `reason` is shown to operators.
+    """
     if container.state is not ContainerState.OPEN:
         return container
     closing = advance(container, ContainerEvent.WRITES_ENDED, now_ms=now_ms)
@@ -104,9 +112,9 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
 
 
 def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> Container:
-    """Return a CLOSING or QUASI_CLOSED container as CLOSED at `bcsid`; later commits are abandoned.
+    """Return a CLOSING or QUASI_CLOSED container as CLOSED at the commit `bcsid`.
 
-    Its replicas are then closed by the close commands that become due.
+    Later commits are lost. Close commands then become due for its replicas.
     """
     closed = advance(container, ContainerEvent.GIVEN_UP, now_ms=now_ms)
     return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)
@@ -115,7 +123,7 @@ def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> C
 def with_observed_state(
     container: Container, replicas: Sequence[Replica], *, now_ms: int
 ) -> Container:
-    """Return the container in the state that follows from its replicas."""
+    """Return the container in the state that results from the states of its replicas."""
     if container.state in _OVER and is_written(container):
         return container  # `scm.containers.empty_container_rules` decides about it
     if container.state not in _DECIDED:
@@ -132,32 +140,32 @@ def with_observed_state(
 
 
 def without_replica(container: Container, datanode_id: str) -> Container:
-    """Return the container without a datanode in its pipeline, because that datanode has no
-    replica."""
+    """Return the container with a datanode removed from its pipeline, because it has no replica."""
     awaited = tuple(node for node in container.pipeline if node != datanode_id)
     return replace(container, pipeline=awaited)
 
 
 def is_written(container: Container) -> bool:
-    """Return True if a container ever had data. A container without data is restored by any replica
-    that appears."""
+    """Return True if a container ever had data.
+
+    If a container without data was deleted, any replica that appears restores it.
+    """
     return container.sequence_id > 0 or container.committed_count > 0
 
 
 def is_complete(container: Container, replica: Replica) -> bool:
-    """Return True if a replica is CLOSED with all commits."""
+    """Return True if a replica is CLOSED and has all commits of its container."""
     return replica.state is ReplicaState.CLOSED and replica.bcsid >= container.sequence_id
 
 
 def closes_due(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int | None = None
 ) -> list[CloseCommand]:
-    """Return the close commands that would advance the replicas, sorted by datanode id.
+    """Return the close commands that are due for the replicas of a container.
 
-    An open replica of a deleted container is closed, so that it gets no more data before
-    `scm.containers.empty_container_rules` decides about it.
-
-    `acknowledged_bcsid` is the last commit that a key ever needed; None if that is not certain.
+    They are sorted by datanode id. An open replica of a deleted container is closed, so that it
+    gets no more data before `scm.containers.empty_container_rules` decides about it.
+    `acknowledged_bcsid` is the last commit that any key needed; it is None if that is uncertain.
     """
     bcsid = container.sequence_id
     if container.state is ContainerState.DELETED and is_written(container):
@@ -191,8 +199,10 @@ def closes_due(
 def close_obstacle(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int
 ) -> Obstacle:
-    """Return the reason why a container cannot be closed at the last commit of its closed replicas;
-    Obstacle.NONE if it can."""
+    """Return why a container cannot be closed at the last commit of its closed replicas.
+
+    Return Obstacle.NONE if it can be closed.
+    """
     closed = [r for r in replicas if r.state in CLOSED_STATES and not r.load_error]
     others = [r.bcsid for r in replicas if r not in closed and r.state in _WITNESSES]
     found = obstacle_of(
@@ -208,8 +218,11 @@ def close_obstacle(
 
 
 def origins(container: Container, replicas: Sequence[Replica]) -> set[str]:
-    """Return the origins of the replicas that accept no more writes. The origin of a replica is the
-    datanode to which its writer wrote; the origin of a shard is its index."""
+    """Return the origins of the replicas that accept no more writes.
+
+    The origin of a replica is the datanode that its writer wrote to, even if the replica was copied
+    later. The origin of a shard is its index.
+    """
     seen = CLOSED_STATES | {ReplicaState.UNHEALTHY}
     return {
         str(r.replica_index) if container.scheme else r.origin_datanode_id or r.datanode_id
@@ -219,8 +232,10 @@ def origins(container: Container, replicas: Sequence[Replica]) -> set[str]:
 
 
 def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
-    """Return the last readable commit. For shards, this is the last commit that at least
-    `data_count` indexes have."""
+    """Return the last commit that can be read from these replicas.
+
+    For an erasure-coded container, this is the last commit that at least `data_count` shards have.
+    """
     best: dict[int, int] = {}
     for r in held:
         index = r.replica_index  # 0 for a whole copy
@@ -232,14 +247,14 @@ def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
 def _final_close(
     container: Container, replica: Replica, replicas: Sequence[Replica]
 ) -> CloseCommand | None:
-    """Return the command that closes a QUASI_CLOSED replica with all commits, or None if its data
-    is not proven.
+    """Return the command that closes a QUASI_CLOSED replica that has all commits.
 
-    If a CLOSED replica has all commits, the trees must be equal, because a bcsid alone does not
-    prove the data. Only a shard of the same index can be equal.
+    Return None if the data of the replica is not proven to be correct. If a CLOSED replica has all
+    commits, the trees of both replicas must be equal, because an equal bcsid does not prove equal
+    data. Shards are only compared with shards of the same index.
 
-    If there is no such replica, the bcsid is the only evidence. In this case most origins must have
-    been seen, and the datanode checks the bcsid again.
+    If there is no such replica, the bcsid is the only evidence. Then enough origins must have
+    reported their replicas, and the datanode checks the bcsid again.
     """
     bcsid = container.sequence_id
     closed = [
@@ -265,12 +280,12 @@ def _final_close(
 def _has_all_that_counts(
     container: Container, replica: Replica, replicas: Sequence[Replica], acknowledged_bcsid: int
 ) -> bool:
-    """Return True if a quasi-closed shard lacks only unacknowledged commits, and no shard of its
-    index is complete.
+    """Return True if a quasi-closed shard can be closed although it lacks commits.
 
-    A client that fails leaves such commits on some datanodes, and a closed container accepts no
-    more commits. Therefore the lack of these commits does not prevent the close of the shard.
-    Replicas without erasure code are made equal by reconciles instead.
+    That is the case if the missing commits were not acknowledged and no shard of its index is
+    complete. A client that fails leaves such commits on some datanodes, and a closed container
+    accepts no more commits. Containers without erasure code are excluded, because reconciles make
+    their replicas equal.
     """
     return (
         container.state is ContainerState.CLOSED
@@ -285,9 +300,9 @@ def _has_all_that_counts(
 
 
 def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
-    """Return the highest committed bcsid, from the writer and from the replicas.
+    """Return the highest bcsid that the writer or a replica has committed.
 
-    An UNHEALTHY replica does not count, because its own metadata is uncertain.
+    An UNHEALTHY replica does not count, because its metadata may be wrong.
     """
     held = (r.bcsid for r in replicas if r.state is not ReplicaState.UNHEALTHY)
     return max([container.sequence_id, *held])
@@ -296,8 +311,10 @@ def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
 def _events(
     container: Container, replicas: Sequence[Replica], *, is_awaiting: bool
 ) -> list[ContainerEvent]:
-    """Return the events that follow from the replicas. `is_awaiting` is True if a datanode of the
-    pipeline has not reported yet."""
+    """Return the events that result from the states of the replicas.
+
+    `is_awaiting` is True if a datanode of the pipeline has not reported its replica yet.
+    """
     if not replicas:
         is_unwritten = not container.pipeline and not container.committed_count
         return [ContainerEvent.NEVER_WRITTEN] if is_unwritten else []

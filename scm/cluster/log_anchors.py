@@ -1,7 +1,9 @@
-"""Keeps one head of each volume's verification log per day, as reported in heartbeats.
+"""Stores the head of each volume's verification log once per day, as an anchor.
 
-If a log is changed on its datanode later, it no longer matches the stored heads. A log only grows,
-so a head that goes back is logged at once.
+The verification log of a volume lists scans, repairs and deletes. Its head is the number of entries
+and the checksum of the last entry. Datanodes report the head in heartbeats. If a log is changed on
+its datanode later, it no longer matches the stored anchors. A log only grows. If a reported head
+goes back, the SCM logs an error at once.
 """
 
 from collections.abc import Iterable
@@ -21,8 +23,10 @@ _log = structlog.get_logger("suture.scm")
 
 
 class AnchorKeeper(ControlComponent):
-    """Stores anchors (heads of verification logs). Callers of `record_heads` hold the control
-    plane's lock."""
+    """Stores the heads of verification logs as anchors.
+
+    Callers of `record_heads` must hold the control plane's lock.
+    """
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
@@ -31,15 +35,17 @@ class AnchorKeeper(ControlComponent):
     def record_heads(
         self, change: StateChange, datanode_id: str, volumes: Iterable[ReportedVolume]
     ) -> None:
-        """Store the log heads that a datanode reports, one per volume and day."""
+        """Store the log heads that a datanode reports, at most one per volume and day."""
         for volume in volumes:
             if volume.log_count and volume.volume_id:
                 self._record_anchor(change, datanode_id, volume)
 
     @locked
     def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[VolumeAnchors]:
-        """Return the anchors (stored heads) of verification logs, sorted by datanode and volume.
-        Without a datanode id, return only the newest anchor of each log."""
+        """Return the stored heads of verification logs, sorted by datanode and volume.
+
+        Without a datanode id, return only the newest stored head of each log.
+        """
         chosen = [
             one if datanode_id else VolumeAnchors(one.datanode_id, one.volume_id, one.anchors[-1:])
             for one in self._state.anchors.values()
@@ -64,8 +70,10 @@ class AnchorKeeper(ControlComponent):
         change.put(table, known.followed_by(anchor))
 
     def _went_back(self, known: VolumeAnchors, volume: ReportedVolume) -> bool:
-        """Return True if a log is shorter than its last anchor, or has another entry at that
-        position. Log this once."""
+        """Return True if a log contradicts its last stored head. Log this once.
+
+        That is the case if the log is now shorter, or if it has another entry at that position.
+        """
         last = known.anchors[-1]
         if volume.log_count > last.count or (volume.log_count, volume.log_checksum) == (
             last.count,

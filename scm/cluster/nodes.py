@@ -1,8 +1,9 @@
 """The datanodes of the cluster and their health.
 
-The age of a node's last heartbeat on the monotonic clock determines whether it is HEALTHY, STALE or
-DEAD. After a restart of the SCM, no node has sent a heartbeat yet. Each node is then STALE, so
-nothing is placed on it. It becomes DEAD only if it sends no heartbeat within the full time.
+A datanode is HEALTHY, STALE or DEAD, depending on the time since its last heartbeat on the
+monotonic clock. When the SCM starts, no datanode has sent a heartbeat to it yet. Every datanode is
+then STALE, so it gets no new replicas. It becomes DEAD only if it sends no heartbeat for
+`dead_after_ms` after the start.
 """
 
 import logging
@@ -31,7 +32,7 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The facts that a datanode sends when it joins."""
+    """The facts that a datanode sends when it registers."""
 
     datanode_id: str
     address: str
@@ -48,7 +49,10 @@ class Registration:
 
 
 def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> NodeHealthState:
-    """Return a node's health by the seconds since its last heartbeat (or since the SCM started)."""
+    """Return the health of a datanode.
+
+    `age_s` is the time since its last heartbeat, or since the start of the SCM if there was none.
+    """
     if age_s * 1000 > options.dead_after_ms:
         return NodeHealthState.DEAD
     if not has_called or age_s * 1000 > options.stale_after_ms:
@@ -57,7 +61,7 @@ def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> NodeHea
 
 
 class NodeManager:
-    """The registered datanodes. Callers hold the control plane's lock."""
+    """The registered datanodes and their health. Callers must hold the control plane's lock."""
 
     def __init__(self, state: StateDatabase, clock: ScmClock, options: ScmOptions) -> None:
         self._state = state
@@ -74,13 +78,13 @@ class NodeManager:
         self._rest: list[str] = []  # nodes that the next calls of `note_health` evaluate
         self._rack_count: int | None = None  # counted on request
         self.dead: set[str] = set()
-        """Nodes that the last call of `note_health` found DEAD, and that have not called since."""
+        """Datanodes that `note_health` found DEAD and that have sent no heartbeat since."""
 
     def register(self, change: StateChange, registration: Registration) -> bool:
-        """Record a datanode; return True if its process is not the one that was registered before.
+        """Record a registration. Return True if the process of the datanode is a new one.
 
-        Raise RefusedError(WRONG_CLUSTER) if it belongs to another cluster. Raise
-        RefusedError(WRONG_DATANODE) if another live datanode has its address.
+        Raise RefusedError(WRONG_CLUSTER) if the datanode belongs to another cluster. Raise
+        RefusedError(WRONG_DATANODE) if another live datanode has the same address.
         """
         if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
             raise RefusedError(
@@ -140,10 +144,10 @@ class NodeManager:
     def _check_address(self, change: StateChange, registration: Registration) -> None:
         """Raise RefusedError if another live datanode has the same address.
 
-        Otherwise data for one datanode would be written to the other, and counted as a replica of
-        each. A reinstalled host has a new id at its old address. The new id is admitted when the
-        old id has been silent long enough to be STALE. If the old id returns and has replicas, and
-        the new id has none, the old id gets the address back: its replicas would be missing.
+        Otherwise, data for one of them would be written to the other, and would count as replicas
+        of both. A reinstalled host has a new id at its old address. The new id is admitted when the
+        old id is STALE. If the old id then returns with replicas and the new id has none, the old
+        id gets the address back, because its replicas would be missing otherwise.
         """
         count_on = self._state.replicas.count_on
         for node in self._state.nodes.values():
@@ -166,8 +170,10 @@ class NodeManager:
                 )
 
     def _is_newer(self, change: StateChange, registration: Registration, known: Node) -> bool:
-        """Return True if the operational state that a datanode stores is newer than the backup from
-        which this state was restored."""
+        """Return True if a datanode's stored operational state must replace that of the SCM.
+
+        That is the case if the state of the SCM was restored from a backup, which may be older.
+        """
         if registration.op_state is None or self._state.restored is None:
             return False
         if registration.op_state is not known.op_state:
@@ -181,12 +187,11 @@ class NodeManager:
         return True
 
     def is_current(self, datanode_id: str, boot_id: int) -> bool:
-        """Return True if the heartbeat's process is the one that registered last, and it registered
-        with this SCM process.
+        """Return True if a heartbeat comes from the process that registered last.
 
-        A datanode that registered before this SCM started must register again. It then reports all
-        its replicas, so safe mode need not wait for its next full report, which may be an hour
-        away.
+        The process must also have registered since this SCM started. Otherwise, it must register
+        again and report all its replicas. Without this rule, safe mode would have to wait for the
+        next full report, for up to an hour.
         """
         node = self._state.nodes.get(datanode_id)
         return node is not None and node.boot_id == boot_id and datanode_id in self._registered
@@ -197,7 +202,7 @@ class NodeManager:
         volumes: Iterable[ReportedVolume],
         queues: Iterable[tuple[str, int]],
     ) -> None:
-        """Record a heartbeat of a node, and the load that it reports."""
+        """Record the time of a heartbeat, and the volumes and command queues that it reports."""
         if self.health(datanode_id) is NodeHealthState.DEAD:
             self._rack_count = None
         self.dead.discard(datanode_id)
@@ -209,7 +214,7 @@ class NodeManager:
         )
 
     def health(self, datanode_id: str) -> NodeHealthState:
-        """Return a node's health now; DEAD for a node that never registered."""
+        """Return the current health of a datanode. Return DEAD if it never registered."""
         if self._state.nodes.get(datanode_id) is None:
             return NodeHealthState.DEAD
         live = self._live.get(datanode_id)
@@ -218,8 +223,11 @@ class NodeManager:
         return health_of(age_s, has_called=live is not None, options=self._options)
 
     def health_of(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, NodeHealthState]]:
-        """Return each node's registration and its health now. The registration is None if the node
-        never registered. Each read of a client calls this method (ADR 0041)."""
+        """Return the registration and the current health of each of these datanodes.
+
+        The registration is None if the datanode never registered. Each read of a client calls this
+        method, so it must be fast (ADR 0041).
+        """
         now_s = self._clock.monotonic_s()
         found = self._state.nodes.get
         nodes: list[tuple[Node | None, NodeHealthState]] = []
@@ -238,22 +246,28 @@ class NodeManager:
         return nodes
 
     def is_gone(self, datanode_id: str) -> bool:
-        """Return True if a node is DEAD and not expected back. A node in maintenance is expected
-        back."""
+        """Return True if a datanode is DEAD and is not expected to return.
+
+        A datanode in maintenance is expected to return.
+        """
         node = self._state.nodes.get(datanode_id)
         is_resting = node is not None and node.op_state is OpState.IN_MAINTENANCE
         return not is_resting and self.health(datanode_id) is NodeHealthState.DEAD
 
     def is_away(self, datanode_id: str) -> bool:
-        """Return True if a node has been silent long enough to be STALE. If it has not called since
-        this SCM started, the time counts from the start."""
+        """Return True if a datanode has sent no heartbeat for longer than `stale_after_ms`.
+
+        If there was no heartbeat since the SCM started, the time since the start counts.
+        """
         live = self._live.get(datanode_id)
         since_s = self._started_at_s if live is None else live.heard_at_s
         return (self._clock.monotonic_s() - since_s) * 1000 > self._options.stale_after_ms
 
     def forget(self, datanode_id: str) -> None:
-        """Drop everything recorded in memory about a removed node. If the node returns, it
-        registers again."""
+        """Delete the facts in memory about a datanode that was removed.
+
+        If the datanode returns, it must register again.
+        """
         self.dead.discard(datanode_id)
         self._registered.discard(datanode_id)
         self._live.pop(datanode_id, None)
@@ -263,17 +277,19 @@ class NodeManager:
         self._rack_count = None
 
     def live_replicas(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
-        """Return the replicas on nodes that are not DEAD, because a dead node's last report must
-        not block a decision.
+        """Return the replicas whose datanodes are not DEAD.
 
-        A dead node may come back with its replica. Therefore nothing is deleted because of its last
-        report, and its pending deletes are sent again.
+        The last report of a dead datanode must not prevent a decision. However, the datanode may
+        return with its replica. Therefore, the SCM deletes nothing because of that report, and
+        sends pending deletes to the datanode again.
         """
         return tuple(r for r in replicas if self.health(r.datanode_id) is not NodeHealthState.DEAD)
 
     def takes_replicas(self, datanode_id: str) -> bool:
-        """Return True if a node may get a replica: it answers, is in service, and is not
-        read-only."""
+        """Return True if a datanode can receive new replicas.
+
+        It must be reachable and in service, have the layout version of the SCM, and be managed.
+        """
         node = self._state.nodes.get(datanode_id)
         return (
             node is not None
@@ -283,49 +299,62 @@ class NodeManager:
         )
 
     def is_managed(self, datanode_id: str) -> bool:
-        """Return True if the SCM manages the replicas of a node. If an option lists managed racks,
-        the replicas on all other racks are left unchanged."""
+        """Return True if the SCM manages the replicas of a datanode.
+
+        If the option `managed_racks` lists racks, the SCM does not change replicas on other racks.
+        """
         return not self._managed_racks or self.rack(datanode_id) in self._managed_racks
 
     def takes_commands(self, datanode_id: str) -> bool:
-        """Return True if commands about replicas may be sent to a node: it has the same layout
-        version, and it is managed."""
+        """Return True if commands about replicas may be sent to a datanode.
+
+        It must have the layout version of the SCM, and be managed.
+        """
         node = self._state.nodes.get(datanode_id)
         return node is None or (not node.is_read_only and self.is_managed(datanode_id))
 
     def is_reachable(self, datanode_id: str) -> bool:
-        """Return True if commands may be sent to a node, and other datanodes may call it as a
-        peer."""
+        """Return True if a datanode is HEALTHY.
+
+        It then gets commands, and other datanodes call it.
+        """
         return self.health(datanode_id) is NodeHealthState.HEALTHY
 
     def liveness(self, datanode_id: str) -> Liveness | None:
-        """Return the facts of the last heartbeat; None if there was none since the start."""
+        """Return the facts of a datanode's last heartbeat.
+
+        Return None if there was none since the start.
+        """
         return self._live.get(datanode_id)
 
     def heartbeat_at_ms(self, node: Node) -> int:
-        """Return the time of the node's last heartbeat, on the wall clock."""
+        """Return the time of a datanode's last heartbeat, in ms since 1970."""
         live = self._live.get(node.datanode_id)
         return node.last_heartbeat_at_ms if live is None else live.heartbeat_at_ms
 
     def reported_queues(self, datanode_id: str) -> Mapping[str, int]:
-        """Return the number of commands queued and running at a node, by type."""
+        """Return the number of commands that a datanode reported as queued or running, by type."""
         live = self._live.get(datanode_id)
         return {} if live is None else dict(live.queues)
 
     def last_heartbeat_at_s(self, datanode_id: str) -> float:
-        """Return the time of the node's last heartbeat, on the monotonic clock; 0.0 if there was
-        none."""
+        """Return the time of a datanode's last heartbeat, in seconds of the monotonic clock.
+
+        Return 0.0 if there was none since the start.
+        """
         live = self._live.get(datanode_id)
         return 0.0 if live is None else live.heard_at_s
 
     def rack(self, datanode_id: str) -> str:
-        """Return the rack of a node; empty if it never registered."""
+        """Return the rack of a datanode. Return an empty string if it never registered."""
         node = self._state.nodes.get(datanode_id)
         return "" if node is None else node.rack
 
     def rack_count(self) -> int:
-        """Return the number of racks with at least one node that is not dead. The number is as of
-        the last evaluation."""
+        """Return the number of racks that have at least one datanode that is not DEAD.
+
+        The number is cached until the health of a datanode is evaluated again.
+        """
         if self._rack_count is None:
             racks = {
                 node.rack
@@ -336,18 +365,21 @@ class NodeManager:
         return self._rack_count
 
     def write_failed(self, datanode_id: str) -> None:
-        """Record that a write to this node failed, as its writer reported."""
+        """Record that a writer reported a failed write to this datanode."""
         self._failed_at_s[datanode_id] = self._clock.monotonic_s()
         self._failures[datanode_id] = self._failures.get(datanode_id, 0) + 1
 
     def write_succeeded(self, datanode_id: str) -> None:
-        """Record that a block was stored on this node, which ends the pause after failed writes."""
+        """Record that a block was stored on this datanode.
+
+        This ends the pause after failed writes.
+        """
         self._failures.pop(datanode_id, None)
 
     def is_avoided(self, datanode_id: str) -> bool:
-        """Return True if writers should not get blocks on this node for now.
+        """Return True if writers get no new blocks on this datanode, because writes to it failed.
 
-        The pause grows with every failure, and ends when the node registers again.
+        The pause becomes longer with every failure, and ends when the datanode registers again.
         """
         count = self._failures.get(datanode_id, 0)
         if not count:
@@ -357,15 +389,17 @@ class NodeManager:
         return self._clock.monotonic_s() - self._failed_at_s[datanode_id] < pause_s
 
     def has_failed_lately(self, datanode_id: str) -> bool:
-        """Return True if a writer reported a failure of this node within the last
-        `stale_after_ms`."""
+        """Return True if a writer recently reported a failed write to this datanode.
+
+        Recently means within the last `stale_after_ms`.
+        """
         failed_at_s = self._failed_at_s.get(datanode_id)
         if failed_at_s is None:
             return False
         return (self._clock.monotonic_s() - failed_at_s) * 1000 < self._options.stale_after_ms
 
     def nodes_with_changed_health(self) -> list[str]:
-        """Return the nodes whose health has changed since it was last recorded."""
+        """Return the datanodes whose health has changed since `note_health` last recorded it."""
         return [
             node.datanode_id
             for node in self._state.nodes.values()
@@ -373,14 +407,15 @@ class NodeManager:
         ]
 
     def note_health(self, change: StateChange, *, count_max: int = sys.maxsize) -> list[str]:
-        """Log nodes whose health changed since the last call, at most `count_max`; return their
-        ids. An empty result means that all nodes were evaluated.
+        """Record and log changes of health for up to `count_max` datanodes. Return their ids.
 
-        A call continues where the last one ended. If each call evaluated all nodes, a thousand
-        nodes that die at once would take a million evaluations.
+        An empty result means that all datanodes were evaluated. A call continues at the datanode
+        where the last call ended. If each call evaluated all datanodes, a thousand datanodes that
+        die at once would require a million evaluations.
 
-        A node that has not called since the start does not count as changed, because a restart must
-        not process the replicas of all nodes.
+        After a start, a datanode without any heartbeat is first STALE. This does not count as a
+        change. Otherwise, the SCM would have to process the replicas of all datanodes after each
+        restart.
         """
         changed: list[str] = []
         self._rack_count = None
@@ -393,8 +428,10 @@ class NodeManager:
         return changed
 
     def _record_health(self, change: StateChange, node: Node) -> bool:
-        """Record and log a change of a node's health. Return True if its replicas must be
-        processed."""
+        """Record and log a change of a datanode's health.
+
+        Return True if the replicas of the datanode must be processed because of the change.
+        """
         health = self.health(node.datanode_id)
         before = self._seen_health.get(node.datanode_id)
         if health is before:
@@ -416,8 +453,11 @@ class NodeManager:
         return True
 
     def _see(self, change: StateChange, datanode_id: str, health: NodeHealthState) -> None:
-        """Record that a node's health was processed. If the change fails, restore the earlier
-        health, so that the node is processed again."""
+        """Record that the change of a datanode's health was processed.
+
+        If the change of the state is rolled back, restore the earlier health. The next call of
+        `note_health` then processes the datanode again.
+        """
         seen, dead = self._seen_health, self.dead
         before, was_dead = seen.get(datanode_id), datanode_id in dead
 

@@ -1,7 +1,7 @@
-"""Tracks the invalid parts of datanodes' calls, which are left out, and logs each part once.
+"""Records datanodes whose calls have invalid parts, and logs each datanode once.
 
-The other parts of a call are applied. For a part that is left out, the earlier value remains, or
-the value remains unknown. If a datanode belongs to another cluster, its whole call is rejected.
+The SCM ignores an invalid part of a call and applies all other parts. The value of an ignored part
+stays as it was before. If a datanode belongs to another cluster, its complete call is rejected.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,10 @@ _log = structlog.get_logger("suture.scm")
 
 
 class RejectedReportParts:
-    """Datanodes with recent invalid parts. Callers hold the control plane's lock."""
+    """Datanodes whose recent calls had invalid parts, or whose registration was rejected.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, clock: ScmClock) -> None:
         self._clock = clock
@@ -27,8 +30,10 @@ class RejectedReportParts:
         self._strangers: dict[str, tuple[float, str]] = {}
 
     def record(self, datanode_id: str, refused: Sequence[str]) -> None:
-        """Record that parts of a call were left out. Log this only if none were recorded
-        recently."""
+        """Record that the parts in `refused` of a datanode's call were ignored.
+
+        Log this only if no ignored part of this datanode was recorded in the last two hours.
+        """
         if not refused:
             return
         self._drop_old()
@@ -42,7 +47,7 @@ class RejectedReportParts:
         self._last[datanode_id] = (self._clock.monotonic_s(), refused[0])
 
     def mark_unknown(self, datanode_id: str, why: str) -> None:
-        """Record that a datanode's registration was rejected. Log only its first attempt."""
+        """Record that the registration of a datanode was rejected. Log only the first rejection."""
         self._drop_old()
         if datanode_id not in self._strangers:
             if len(self._strangers) >= STRANGERS_MAX:
@@ -51,21 +56,24 @@ class RejectedReportParts:
         self._strangers[datanode_id] = (self._clock.monotonic_s(), why)
 
     def admit(self, datanode_id: str) -> None:
-        """Record that a datanode was admitted: remove its record of a rejected registration."""
+        """Delete the record of a rejected registration, because the datanode has now registered."""
         self._strangers.pop(datanode_id, None)
 
     def forget(self, datanode_id: str) -> None:
-        """Forget a datanode, because it was removed."""
+        """Delete the records about a datanode that was removed."""
         self._last.pop(datanode_id, None)
 
     @property
     def count(self) -> int:
-        """Number of datanodes with a part that was left out in the last two hours."""
+        """Return the number of datanodes whose calls had invalid parts in the last two hours."""
         self._drop_old()
         return len(self._last)
 
     def lines(self) -> list[str]:
-        """Return one line for each kind of invalid part; an empty list if there is none."""
+        """Return texts for operators about the invalid parts and the rejected registrations.
+
+        There is at most one line about each of the two. The list is empty if there are none.
+        """
         self._drop_old()
         lines = []
         if self._last:

@@ -1,12 +1,12 @@
-"""The replica map: which datanode has which replica, as reported.
+"""The replica map: which datanode has which replicas, according to the reports of the datanodes.
 
-A full report names every replica of a datanode. It may come in several pages with one report_id.
-Only the last page may remove replicas that the report did not name. An incremental report names
-changes, and may arrive between the pages of a full report. A replica that the incremental report
-adds is kept, even if the pages lack it. A replica that it removes is not added again by an older
-page.
+A full report lists all replicas of a datanode. It may consist of several pages with the same
+report_id. When the last page arrives, the replicas that no page listed are removed from the map. An
+incremental report lists changes, and may arrive between the pages of a full report. A replica that
+it adds is kept, even if no page lists it. A replica that it removes is not added again by a later
+page, because the page may be older.
 
-A replica of a container that this SCM did not make is recorded and shown, but no command is sent
+A replica of a container that this SCM did not create is recorded and shown, but no command is sent
 for it. A delete of unknown data could destroy the last copy.
 """
 
@@ -35,11 +35,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeReplicaReport:
-    """A `ContainerReport` or `ColumnReport` of a heartbeat. The state of an item of `replicas` may
-    be DELETED.
+    """A `ContainerReport` or `ColumnReport` of a heartbeat.
 
-    A large report is applied in parts. Each part but the first has `is_continued`, and each but the
-    last has `is_unfinished`.
+    The state of an item in `replicas` may be DELETED. A large report is applied in parts. Each part
+    except the first has `is_continued`, and each part except the last has `is_unfinished`.
     """
 
     is_full: bool
@@ -50,11 +49,17 @@ class NodeReplicaReport:
     is_continued: bool = False
     is_unfinished: bool = False
     refused_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Containers with an invalid report. Their replicas exist, and keep the facts known before."""
+    """Containers with an invalid entry in the report.
+
+    Their replicas exist, and the map keeps the earlier facts about them.
+    """
     refused: str = ""  # the first reason for leaving replicas out
 
     def parts(self, count_max: int) -> Iterator["NodeReplicaReport"]:
-        """Yield the report in parts of at most `count_max` replicas; at least one part."""
+        """Yield the report in parts of at most `count_max` replicas.
+
+        An empty report is one part.
+        """
         count = len(self.replicas)
         for start in range(0, max(1, count), count_max):
             yield replace(
@@ -67,44 +72,44 @@ class NodeReplicaReport:
 
 @dataclass(slots=True)
 class _Assembly:
-    """A full report of which only some pages have arrived yet."""
+    """A full report that has not arrived completely yet."""
 
     report_id: int
     next_page: int = 0
     seen: list[Ids] = field(default_factory=list)
-    """Containers that the pages named, one array per page; only ever appended to."""
+    """Containers that the pages listed so far, one array per page. Arrays are only appended."""
     deleted: set[int] = field(default_factory=set)
 
     @property
     def named_count(self) -> int:
-        """Number of replicas in the pages so far; a container that is named twice counts twice."""
+        """Return the number of entries in the pages so far. A container may be listed twice."""
         return sum(map(len, self.seen))
 
 
 def replicas_max(capacity_bytes: int) -> int:
-    """Return how many replicas a datanode with this capacity may report."""
+    """Return the maximum number of replicas that a datanode with this capacity may report."""
     return min(max(capacity_bytes // BYTES_PER_REPLICA, REPLICAS_MIN), REPLICAS_MAX)
 
 
 class ReportProcessor:
-    """Applies reports to the replica map. Callers hold the control plane's lock."""
+    """Applies reports of datanodes to the replica map.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, state: StateDatabase) -> None:
         self._state = state
         self._assemblies: dict[str, _Assembly] = {}
         self.confirmed: set[str] = set()
-        """Datanodes that have reported all their replicas since they registered with this
-        process."""
+        """Datanodes that have reported all their replicas to this process."""
         self.cut_off: set[str] = set()
-        """Datanodes whose full report lost a page, so that it is unknown whether they reported all
-        replicas."""
+        """Datanodes whose full report lost a page. Some of their replicas may be unknown."""
         self.unknown_container_ids: set[int] = set(
             state.containers.missing(state.replicas.container_ids().tolist())
         )
 
     def forget(self, datanode_id: str) -> None:
-        """Drop the earlier reports of a datanode, because it has restarted and reports all replicas
-        again."""
+        """Delete the pages of an unfinished report, because the datanode starts a new one."""
         self._assemblies.pop(datanode_id, None)
         self.confirmed.discard(datanode_id)
         self.cut_off.discard(datanode_id)
@@ -120,8 +125,11 @@ class ReportProcessor:
     def within(
         self, datanode_id: str, report: NodeReplicaReport, count_max: int
     ) -> NodeReplicaReport:
-        """Return a report cut to at most `count_max` replicas of a datanode; its `refused` names
-        the excess. Replicas that the map already contains are never left out."""
+        """Return a report without the replicas that exceed a datanode's maximum `count_max`.
+
+        Replicas that the map already contains are never left out. If replicas are left out,
+        `refused` of the result states how many.
+        """
         assembly = self._assemblies.get(datanode_id)
         if assembly is not None and assembly.named_count > 2 * count_max:
             why = f"reports: more than {2 * count_max:,} replicas in one full report"
@@ -143,7 +151,10 @@ class ReportProcessor:
         return replace(report, replicas=told.where(~is_over), refused=why)
 
     def apply(self, change: StateChange, datanode_id: str, report: NodeReplicaReport) -> set[int]:
-        """Apply one report; return the ids of the containers whose replicas changed."""
+        """Apply a report to the replica map.
+
+        Return the ids of the containers whose replicas changed.
+        """
         told = report.replicas
         if not isinstance(told, ReportedReplicas):
             told = ReportedReplicas.of(datanode_id, told)
@@ -220,7 +231,7 @@ class ReportProcessor:
     def _note_unknown(
         self, change: StateChange, datanode_id: str, container_ids: Collection[int]
     ) -> None:
-        """Record and log the containers that this SCM did not make. Log each container once."""
+        """Record the containers that this SCM did not create. Log each of them once."""
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
                 self.mark_unknown(change, container_id)
@@ -233,14 +244,14 @@ class ReportProcessor:
 
 
 def _put_in(change: StateChange, noted: set[T], one: T) -> None:
-    """Add an item to a set, and register the undo for the case that the change fails."""
+    """Add an item to a set. If the change is rolled back, the item is removed again."""
     if one not in noted:
         noted.add(one)
         change.on_undo(partial(noted.discard, one))
 
 
 def _discard_undoably(change: StateChange, noted: set[T], one: T) -> None:
-    """Remove an item from a set, and register the undo for the case that the change fails."""
+    """Remove an item from a set. If the change is rolled back, the item is added again."""
     if one in noted:
         noted.discard(one)
         change.on_undo(partial(noted.add, one))

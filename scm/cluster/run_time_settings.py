@@ -1,7 +1,8 @@
 """Settings that operators change at run time: pauses, rates and windows of work. No I/O.
 
-A pause keeps queued commands of its work from being sent; commands that were sent continue. A rate
-is sent to the datanodes with each heartbeat. Outside its windows, work is paused.
+While a kind of work is paused, its queued commands are not sent, and commands that were already
+sent continue. Outside its windows, a kind of work is also paused. A rate limits the bytes per
+second of copies or reconciles; it is sent to the datanodes with each heartbeat answer.
 """
 
 from collections.abc import Collection, Iterable
@@ -30,7 +31,7 @@ _RATES: Final = frozenset({ControlKind.NODE_RATE, ControlKind.CLUSTER_RATE})
 
 
 def works_of(command: PendingCommand) -> tuple[WorkKind, ...]:
-    """Return the kinds of work to which a command belongs."""
+    """Return the kinds of work to which a command belongs. The result may be empty."""
     work = _WORK.get(command.kind)
     if work is None:
         return ()
@@ -39,15 +40,17 @@ def works_of(command: PendingCommand) -> tuple[WorkKind, ...]:
 
 
 def is_current(setting: WorkControl, now_ms: int) -> bool:
-    """Return True if a run-time setting has not ended."""
+    """Return True if a run-time setting has not expired."""
     return not setting.until_ms or now_ms < setting.until_ms
 
 
 def pause_of(
     settings: Iterable[WorkControl], command: PendingCommand, racks: Collection[str], now_ms: int
 ) -> WorkControl | None:
-    """Return the setting that keeps a command from being sent, or None. `racks` are the racks of
-    the datanodes that the command concerns."""
+    """Return the setting that prevents sending a command, or None if there is none.
+
+    `racks` are the racks of the datanodes that the command concerns.
+    """
     works = works_of(command)
     for setting in settings:
         if setting.work not in works or not is_current(setting, now_ms):
@@ -60,8 +63,10 @@ def pause_of(
 
 
 def rate_of(settings: Iterable[WorkControl], work: WorkKind, node_count: int) -> int:
-    """Return the bytes per second that each datanode may use for a kind of work; 0 = no limit. The
-    rate of the cluster is divided by the number of its datanodes."""
+    """Return the limit of each datanode for a kind of work, in bytes per second. 0 means no limit.
+
+    A limit for the cluster is divided by `node_count`, the number of healthy datanodes.
+    """
     rates = [
         max(1, int(s.value) // (max(1, node_count) if s.control is ControlKind.CLUSTER_RATE else 1))
         for s in settings
@@ -71,7 +76,7 @@ def rate_of(settings: Iterable[WorkControl], work: WorkKind, node_count: int) ->
 
 
 def text_of(setting: WorkControl) -> str:
-    """Return a run-time setting as a sentence for operators."""
+    """Return a sentence for operators that describes a run-time setting."""
     work = setting.work.value
     match setting.control:
         case ControlKind.SAFE_MODE:

@@ -1,31 +1,31 @@
-"""Safe mode: nothing is decided, copied or deleted before the cluster has reported again.
+"""Safe mode: the SCM copies, changes and deletes no data before datanodes have reported.
 
 There are three kinds of start:
 
-- Hot restart: the replica map is read from disk. Safe mode waits for the nodes that were online.
-- Cold start, which an operator requests: the replica map is discarded and built again from reports.
-  Safe mode waits for all known nodes.
-- Restored state: like a cold start. In addition, data that was written since the backup must be
-  recovered first. This also applies if datanodes have seen a later state
+- Hot restart: the SCM reads the replica map from its disk. Safe mode waits for the datanodes that
+  were online before.
+- Cold start, which an operator requests: the SCM discards the replica map and builds it again from
+  reports. Safe mode waits for all known datanodes.
+- Restored state: as at a cold start, but an operator must also recover the data that was written
+  after the backup. This also applies if datanodes have seen a later state
   (`scm.administration.older_states`).
 
-After a hot restart the replica map is that of the control plane's last stop. Decisions on it could
-copy replicas that exist, and could delete last copies. Therefore each node that was online must
-call and report all its replicas once; it may then leave again. Nodes that were dead, in maintenance
-or decommissioned are not waited for.
+After a hot restart, the replica map is as old as the last stop of the SCM. Decisions on it could
+copy replicas that exist, and could delete last copies. Therefore, each datanode that was online
+must report all its replicas once. Safe mode does not wait for datanodes that were dead, in
+maintenance or decommissioned.
 
-A node that does not come back must not prevent writes to the cluster. A node that has been silent
-long enough to be STALE is no longer waited for. After `safemode_wait_ms`, no node is waited for.
-Safe mode then ends if two conditions hold (as Ozone's `hdds.scm.safemode.threshold.pct` and
-`hdds.scm.safemode.min.datanode`):
+A datanode that does not return must not prevent writes to the cluster. Therefore, safe mode no
+longer waits for a datanode that has sent no heartbeat for `stale_after_ms`. After
+`safemode_wait_ms`, it waits for no datanode. Safe mode then ends if two conditions hold (as Ozone's
+`hdds.scm.safemode.threshold.pct` and `hdds.scm.safemode.min.datanode`):
 
-- Containers: nearly all of the closed containers that keys need, and that were readable before,
-  have been reported. Of erasure-coded containers, enough shards to read have been reported.
-- Hosts: as many nodes have reported as a write needs.
+- Containers: almost all closed containers that keys need, and that were readable before, have been
+  reported. Of an erasure-coded container, enough shards to read it have been reported.
+- Hosts: as many datanodes have reported as a write needs.
 
-After a cold start, silent nodes are waited for during a longer time, because the control plane does
-not know what data they have. If the conditions do not hold after that time, only an operator can
-end safe mode.
+After a cold start, safe mode waits longer for silent datanodes, because the SCM does not know their
+data. If the conditions do not hold after that time, only an operator can end safe mode.
 
 An operator can also enter safe mode. It then lasts until an operator ends it.
 """
@@ -56,12 +56,12 @@ from scm.state.state_metadata import RestoreRecord
 from suture.errors import Code, RefusedError
 
 _OFF: Final = frozenset({OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED})
-"""States in which a node may be switched off."""
+"""Operational states in which a datanode may be switched off."""
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 _UNREADABLE: Final = [
     list(ReplicaState).index(state) for state in (ReplicaState.UNHEALTHY, ReplicaState.RECOVERING)
 ]
-"""Numbers of the replica states that cannot serve reads."""
+"""Numbers of the replica states in which a replica cannot be read."""
 COLD_START_FACTOR: Final = 4  # a cold start waits longer: silent datanodes may be booting
 ENTERED: Final = (ControlKind.SAFE_MODE.value, WorkKind.ALL.value, "")  # key of the setting
 BY_OPERATOR: Final = "entered by an operator"
@@ -70,7 +70,7 @@ LEAVE_HINT: Final = "suture scm safemode --leave ends it without them"
 
 @dataclass(frozen=True, slots=True)
 class SafeModeStatus:
-    """The state of safe mode: whether the control plane may decide, and the nodes it waits for."""
+    """The status of safe mode. `is_open` is True if safe mode is off."""
 
     is_open: bool
     reason: str
@@ -82,8 +82,7 @@ class SafeModeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReportedCount:
-    """Number of closed containers that keys need, and how many of them were reported since the
-    start."""
+    """The number of closed containers that keys need, and how many of them were reported."""
 
     reported_count: int
     needed_count: int
@@ -101,12 +100,14 @@ def evaluate(
     wait_s: float,
     is_cold: bool = False,
 ) -> SafeModeStatus:
-    """Return whether safe mode may end. `expected` are the nodes to wait for, `seen` those that
-    have reported, `away` those that are silent. `containers` counts the reported containers.
+    """Return the status of safe mode.
 
-    `expected` contains the nodes that were online before the start; at a cold start, all known
-    nodes. If a cold start knows no node, safe mode lasts at least `wait_s`, so that nodes can
-    register. A node in `seen` that was not expected counts as a host for writes.
+    `expected` are the datanodes that must report: those that were online before the start, or all
+    known datanodes after a cold start. `seen` are the datanodes that have reported all their
+    replicas, and `away` those that are silent. `containers` counts the reported containers.
+
+    If a cold start knows no datanode, safe mode lasts at least `wait_s`, so that datanodes can
+    register. Unexpected datanodes in `seen` also count as hosts for writes.
     """
     missing = tuple(sorted(set(expected) - set(seen)))
     count = len(expected)
@@ -136,11 +137,18 @@ def evaluate(
 
 
 class SafeMode(ControlComponent):
-    """Safe mode of this process. Once it has ended, it begins again only if the state proves to be
-    outdated. Callers of methods without `@locked` or `@state_change` hold the lock."""
+    """Safe mode of the control plane.
+
+    After safe mode has ended, it begins again only if an operator enters it, or if datanodes report
+    that the state is outdated. Callers must hold the control plane's lock, except for methods
+    decorated with `@locked` or `@state_change`.
+    """
 
     def __init__(self, basis: DecisionContext, confirmed: Collection[str]) -> None:
-        """`confirmed` is the set of nodes that have reported all their replicas since the start."""
+        """Enter safe mode.
+
+        `confirmed` is the set of datanodes that have reported all their replicas.
+        """
         super().__init__(basis)
         self._confirmed = confirmed
         self._begin()
@@ -165,17 +173,20 @@ class SafeMode(ControlComponent):
 
     @property
     def is_on(self) -> bool:
-        """True while safe mode is on."""
+        """Return True while safe mode is on."""
         return not self._gate.is_open
 
     @locked
     def status(self) -> SafeModeStatus:
-        """Evaluate safe mode and return its status."""
+        """Evaluate safe mode again, and return its status."""
         return self.reevaluate()
 
     def reevaluate(self) -> SafeModeStatus:
-        """Return the status of safe mode. The status is evaluated again, unless safe mode has ended
-        or an operator has entered it."""
+        """Return the status of safe mode.
+
+        The method evaluates the status again, unless safe mode has ended or an operator has entered
+        it.
+        """
         if self._state.settings.get(ENTERED) is not None:
             self._gate = SafeModeStatus(False, BY_OPERATOR)
         elif not self._gate.is_open:
@@ -202,8 +213,7 @@ class SafeMode(ControlComponent):
         return self._gate
 
     def begin_again(self, change: StateChange) -> None:
-        """Enter safe mode as at a cold start, because datanodes have seen a later state than this
-        one."""
+        """Enter safe mode as after a cold start, because datanodes have seen a later state."""
         before, was_cold = self.__dict__.copy(), self._state.is_cold
         change.on_undo(lambda: self.__dict__.update(before))
         change.on_undo(lambda: setattr(self._state, "is_cold", was_cold))
@@ -212,8 +222,10 @@ class SafeMode(ControlComponent):
 
     @state_change
     def enter(self, change: StateChange) -> SafeModeStatus:
-        """Enter safe mode on an operator's request. It lasts, also over a restart, until an
-        operator ends it."""
+        """Enter safe mode on request of an operator.
+
+        It lasts until an operator ends it, even over a restart.
+        """
         self._restore_on_rollback(change)
         all_work, now_ms = WorkKind.ALL, self._clock.wall_ms()
         setting = WorkControl(ControlKind.SAFE_MODE, all_work, "", "", now_ms, 0)
@@ -221,14 +233,16 @@ class SafeMode(ControlComponent):
         return self.reevaluate()
 
     def _restore_on_rollback(self, change: StateChange) -> None:
-        """Restore the present status if the change fails."""
+        """Ensure that the present status of safe mode is restored if the change is rolled back."""
         before = self._gate
         change.on_undo(lambda: setattr(self, "_gate", before))
 
     @state_change
     def leave(self, change: StateChange) -> SafeModeStatus:
-        """End safe mode on an operator's request. Raise RefusedError if a restored state is not
-        recovered."""
+        """End safe mode on request of an operator.
+
+        Raise RefusedError if the state was restored and an operator has not recovered it yet.
+        """
         restored = self._state.restored
         if restored is not None:
             raise RefusedError(
@@ -244,8 +258,11 @@ class SafeMode(ControlComponent):
         return self._gate
 
     def _containers(self) -> ReportedCount:
-        """Return the count of reported containers, cached until another node has reported. A count
-        scans all containers that keys need, and every call needs it while safe mode is on."""
+        """Return the number of reported containers.
+
+        The result is cached until another datanode has reported. The count scans all containers
+        that keys need, and every call needs it while safe mode is on.
+        """
         if self._reported is None or self._reported[0] != len(self._seen):
             self._reported = len(self._seen), self._count()
         return self._reported[1]
@@ -270,8 +287,10 @@ class SafeMode(ControlComponent):
     def _indexes(
         self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int
     ) -> NDArray[np.int64]:
-        """Return, for each container, the number of replica indexes of which these nodes have a
-        readable replica."""
+        """Return, for each container, how many different replica indexes these datanodes can serve.
+
+        Only readable replicas count.
+        """
         numbers, places = np.unique(rows["datanode"], return_inverse=True)
         is_one = np.array([w in node_ids for w in self._state.replicas.words(numbers.tolist())])
         is_good = ~np.isin(rows["state"], _UNREADABLE) & (rows["error"] == NO_WORD)
@@ -282,7 +301,7 @@ class SafeMode(ControlComponent):
 
 
 def _to_recover(restored: RestoreRecord) -> str:
-    """Return the reason for safe mode of a restored state, with the time of its backup."""
+    """Return the reason why a restored state must be recovered, with the time of its backup."""
     if not restored.taken_at_ms:
         return (
             "datanodes have seen a later state than this one: suture scm recover brings back what "

@@ -1,17 +1,18 @@
-"""Deletes keys, their blocks, and finally the containers that become empty.
+"""Deletes keys, their blocks, and the containers that become empty.
 
-1. `suture rm` removes a key. In the same change, a transaction per container records the blocks to
-   delete.
-2. Each datanode with a replica of the container gets the transaction in a delete_blocks command,
-   again and again until it acknowledges the transaction.
-3. When every replica of a container is empty, the container is deleted.
+- `suture rm` removes a key. In the same change, one delete transaction per container records the
+  blocks to delete.
+- Each datanode with a replica of the container gets the transaction in a delete_blocks command. The
+  control plane repeats the command until the datanode acknowledges the transaction.
+- When every replica of a container is empty, the container is deleted.
 
-A transaction ends when each recorded replica's datanode has acknowledged it and no copy of an older
-replica is in flight. The ids of its blocks are kept as long as the container exists. A datanode
-follows the tombstone of a peer only if the control plane confirms that it ordered the delete.
+A transaction ends when the datanodes of all recorded replicas have acknowledged it and no older
+copy is in flight. The ids of the deleted blocks are kept as long as the container exists. If a peer
+has a tombstone that a datanode lacks, the datanode asks the control plane, and deletes the block
+only if the control plane has ordered its delete.
 
-A transaction that is pending only on dead datanodes blocks nothing. It waits until they are back,
-or until their replica records are removed.
+If only dead datanodes have not acknowledged a transaction, it delays nothing. It waits until the
+datanodes return, or until their replica records are removed.
 """
 
 import hashlib
@@ -71,29 +72,38 @@ class KeyDeletion:
 
 
 def key_fingerprint(key: Key) -> int:
-    """Return a fingerprint that distinguishes keys of the same name by their creation time and
-    first block. A block id is never assigned twice. The fingerprint is never 0, and is the same
-    after a restart."""
+    """Return a number that differs between keys that had the same name at different times.
+
+    It is computed from the creation time and the first block, because a block id is never assigned
+    twice. The number is never 0, and does not change at a restart.
+    """
     first = [(block.container_id, block.local_id) for block in key.blocks[:1]]
     text = f"{key.created_at_ms} {first}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
 class BlockDeletion(ControlComponent):
-    """Deletes keys, blocks and empty containers. Callers hold the lock, except for
-    `delete_keys`."""
+    """Deletes keys, blocks and empty containers.
+
+    Callers must hold the control plane's lock, except callers of `delete_keys`.
+    """
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
         state = basis.state
         self._state = state
         self._unsent: dict[tuple[int, bool], int] = {}
-        """(container id, is_unproven) -> id of a transaction that was not sent to any datanode."""
+        """The ids of the transactions that were not sent to any datanode.
+
+        The key is the pair of container id and `is_unproven`.
+        """
         self._resting = state.settled()  # containers with deletes pending on dead nodes only
         self._stirred = state.dirty_containers()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        """By datanode: the containers for which deletes may be pending on it, in the order of
-        sending."""
+        """For each datanode, the containers for which it may have unacknowledged transactions.
+
+        The containers are in the order of sending.
+        """
         self._uneven_at = 0  # the next container to check
         self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # last seen, due
         self._unfinished: dict[int, None] = {
@@ -110,11 +120,13 @@ class BlockDeletion(ControlComponent):
         dry_run: bool,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[KeyDeletion]:
-        """Delete keys at once and their blocks over time. The keys are deleted in portions, so that
-        other calls get the lock. Raise UnavailableError(CANCELLED) once `is_wanted` returns False.
+        """Delete keys at once, and their blocks in the background. Return one outcome per name.
 
-        Return one result per name: OK, KEY_NOT_FOUND, or STALE_PLAN if the key is no longer the one
-        that `worlds` identifies. Such a key is not deleted.
+        If `worlds` is not empty, a key is deleted only if its fingerprint is unchanged; otherwise,
+        the code of its outcome is STALE_PLAN. The code is KEY_NOT_FOUND if the key does not exist.
+
+        The keys are deleted in portions, so that other calls get the lock in between. Raise
+        UnavailableError(CANCELLED) if `is_wanted` returns False before a portion.
         """
         deletions: list[KeyDeletion] = []
         for start in range(0, len(names), DELETES_PER_TURN):
@@ -147,8 +159,10 @@ class BlockDeletion(ControlComponent):
         return [replace(one, transaction_ids=ids.pop(one.name, ())) for one in deletions]
 
     def retire(self, change: StateChange, keys: Sequence[Key]) -> list[tuple[int, ...]]:
-        """Record the delete of the blocks of removed keys. Return the transaction ids of each
-        key."""
+        """Record delete transactions for the blocks of removed keys.
+
+        Return the transaction ids of each key.
+        """
         blocks = sorted(
             (block.container_id, block.local_id, place)
             for place, key in enumerate(keys)
@@ -163,13 +177,12 @@ class BlockDeletion(ControlComponent):
         return [tuple(numbers) for numbers in ids]
 
     def give_up(self, change: StateChange, container: Container) -> None:
-        """Drop the allocated, uncommitted blocks of a container that accepts no more commits, and
-        delete the data that writers stored in them.
+        """Delete the allocated but uncommitted blocks of a container that accepts no more commits.
 
-        If this state is outdated, it may lack commits of these blocks. Therefore datanodes move the
-        blocks to quarantine instead of deleting them. In a container made before the backup from
-        which the state was restored, such blocks are not deleted, because they may have been
-        committed since.
+        If the state is outdated, it may lack commits of these blocks. Therefore, datanodes move the
+        blocks to quarantine instead of deleting them. If the state was restored from a backup, such
+        blocks in containers made before the backup are not deleted, because they may have been
+        committed afterwards.
         """
         container_id = container.container_id
         promised = sorted(one.local_id for one in self._state.allocations.of(container_id))
@@ -187,12 +200,12 @@ class BlockDeletion(ControlComponent):
             )
 
     def resend_deletes(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Send the deletes of these containers again, once after each change of their set of
-        replicas.
+        """Send the deletes of these containers again, once after each change of their replicas.
 
-        A datanode that was away, and whose replica was not recorded when the others acknowledged,
-        still has the blocks. Full copies get the delete by a reconcile. Shards are not compared
-        with each other, and neither is a single remaining replica, so these need the delete again.
+        A datanode may still have deleted blocks if it was away and its replica was not recorded
+        when all others acknowledged the delete. For full copies, a reconcile deletes these blocks.
+        Shards, and a single remaining replica, are not compared with others, so they need the
+        delete again.
         """
         asked = self._left_behind().union(container_ids)
         for container_id in self._uneven.keys() - asked:
@@ -212,17 +225,19 @@ class BlockDeletion(ControlComponent):
                 self._begin_again(change, container_id)
 
     def _left_behind(self) -> set[int]:
-        """Return the ids of CLOSING and QUASI_CLOSED containers that no key needs.
+        """Return the ids of the CLOSING and QUASI_CLOSED containers that no key needs.
 
-        Their deletes are sent again, because one replica may have a block of which no peer has the
-        tombstone or the record.
+        Their deletes are sent again, because a replica may have a deleted block of which no peer
+        has a tombstone.
         """
         blocks_in = self._state.keys.blocks_in
         return {number for number in self._state.containers.closing if not blocks_in(number)}
 
     def _next_uneven(self, container_ids: Collection[int]) -> Sequence[int]:
-        """Return the next few of these containers, in rotation. There may be very many, for example
-        after a disk has lost block records."""
+        """Return up to UNEVEN_PER_TURN of these containers. Successive calls return all of them.
+
+        There may be very many of them, for example after a disk has lost block records.
+        """
         ordered = sorted(container_ids)
         first = bisect_left(ordered, self._uneven_at)
         chosen = ordered[first : first + UNEVEN_PER_TURN]
@@ -247,7 +262,10 @@ class BlockDeletion(ControlComponent):
             )
 
     def queue_for_datanode(self, change: StateChange, datanode_id: str) -> None:
-        """Queue the deletes pending on a datanode, unless it already has a command of that kind."""
+        """Queue a delete_blocks command with the transactions that a datanode has not acknowledged.
+
+        Do nothing if the datanode already has such a command.
+        """
         if any(
             c.kind is CommandKind.DELETE_BLOCKS for c in self._state.commands.of_node(datanode_id)
         ):
@@ -267,8 +285,10 @@ class BlockDeletion(ControlComponent):
             )
 
     def acknowledge(self, change: StateChange, outcome: CommandOutcome) -> None:
-        """Record that a datanode has executed the delete transactions that a command's outcome
-        lists. End the transactions that no other datanode must execute."""
+        """Record the delete transactions that a datanode has executed, as listed in `outcome`.
+
+        End the transactions that no other datanode must execute.
+        """
         container_ids: dict[int, None] = {}
         for key in outcome.acknowledged:
             transaction = self._state.transactions.get(key)
@@ -281,8 +301,10 @@ class BlockDeletion(ControlComponent):
             self.finish(change, container_id)
 
     def finish(self, change: StateChange, container_id: int) -> None:
-        """End the transactions of a container that are pending on no datanode. The ids of their
-        blocks are kept until the container is gone."""
+        """End the transactions of a container that all its datanodes have acknowledged.
+
+        The ids of the deleted blocks are kept until the container is gone.
+        """
         transactions = self._state.transactions.of(container_id)
         container = self._state.containers.get(container_id)
         is_gone = container is None or container.state in _GONE
@@ -314,7 +336,7 @@ class BlockDeletion(ControlComponent):
             self._resting.add(container_id)
 
     def being_deleted(self, container_id: int) -> frozenset[int]:
-        """Return the ids of a container's blocks whose delete is still pending."""
+        """Return the ids of the blocks in a container whose delete is still pending."""
         transactions = self._state.transactions.of(container_id)
         return frozenset(
             local_id for transaction in transactions for local_id in transaction.local_ids
@@ -323,8 +345,10 @@ class BlockDeletion(ControlComponent):
     def delete_empty_containers(
         self, change: StateChange, container_ids: Iterable[int]
     ) -> list[int]:
-        """Delete containers that are empty, and restore deleted containers of which data appears.
-        Return the ids of the containers that changed."""
+        """Delete empty containers, and restore deleted containers if a replica has data.
+
+        Return the ids of the containers whose state changed.
+        """
         changed = []
         asked = list(container_ids)
         is_held = self._state.replicas.has_data(np.array(asked, np.int64), self._nodes.dead)
@@ -341,7 +365,7 @@ class BlockDeletion(ControlComponent):
         return changed
 
     def unfinished(self) -> list[int]:
-        """Return containers whose replicas are still to be deleted, longest waiting first."""
+        """Return containers whose replicas must still be deleted, the longest waiting first."""
         due = list(islice(self._unfinished, LOOKS_PER_TURN))
         for container_id in due:
             self._unfinished[container_id] = self._unfinished.pop(container_id)
@@ -408,12 +432,12 @@ class BlockDeletion(ControlComponent):
         *,
         is_unproven: bool = False,
     ) -> list[int]:
-        """Record blocks to delete; return the transaction id of each, or an empty list for a
-        forgotten container.
+        """Add blocks to the delete transactions of a container.
 
-        Blocks are added to a transaction that was not sent yet, because each transaction costs
-        every datanode and every check of its container. A transaction that was sent is not
-        extended, because its acknowledgement would not cover the new blocks.
+        Return the transaction id of each block. Return an empty list if the container is marked as
+        lost. Blocks are added to an unsent transaction if there is one, because each transaction
+        costs every datanode and every check of the container. A sent transaction gets no more
+        blocks, because an acknowledgement would not cover them.
         """
         ids: list[int] = []
         if self._state.forgotten.get(container_id) is not None:
@@ -438,17 +462,17 @@ class BlockDeletion(ControlComponent):
         return ids
 
     def _tell_holders(self, container_ids: Iterable[int]) -> None:
-        """Mark these containers as having pending deletes on each datanode with a replica."""
+        """Record that datanodes with these containers may have unacknowledged transactions."""
         for container_id in container_ids:
             for replica in self._state.replicas.of(container_id):
                 self._to_tell[replica.datanode_id][container_id] = None
 
     def _owed_by(self, datanode_id: str) -> tuple[DeleteTransaction, ...]:
-        """Return the oldest transactions that a datanode has not acknowledged, as many as one
-        command carries.
+        """Return the oldest transactions that a datanode has not acknowledged.
 
-        Every heartbeat calls this method. Containers with nothing pending on the datanode are not
-        checked again until they change or the datanode registers.
+        There are at most as many as one command can have. Every heartbeat calls this method. A
+        container without such transactions is not checked again before it changes or the datanode
+        registers.
         """
         self._tell_holders(self._stirred.pop(self._state.transactions.by_container.keys()))
         to_tell = self._to_tell[datanode_id]
@@ -474,9 +498,9 @@ class BlockDeletion(ControlComponent):
         return tuple(owed)
 
     def _unacknowledged(self, container_id: int, datanode_id: str) -> list[DeleteTransaction]:
-        """Return the transactions of a container that may be sent to a datanode, oldest first.
+        """Return the transactions of a container that can be sent to a datanode now, oldest first.
 
-        Return an empty list if the container is not closed, or if the replica cannot carry them out
+        Return an empty list if the container is not closed, or if the replica cannot execute them
         now.
         """
         replica = self._state.replicas.get((container_id, datanode_id))

@@ -1,10 +1,8 @@
-"""Close commands: queued for each replica that is not closed, and repeated until reports show the
-close.
+"""Close commands: queued for each replica that must be closed, and repeated until it is closed.
 
-The lifecycle of a container, or an operator, makes a close due. If the replica is not closed yet,
-the command is sent again after a growing pause.
-
-Callers hold the control plane's lock.
+The lifecycle of a container, or an operator, decides that a replica must be closed. If the reports
+of its datanode do not show the close, the command is sent again after a pause, which becomes longer
+each time. Callers must hold the control plane's lock.
 """
 
 from collections.abc import Collection
@@ -25,36 +23,35 @@ class _Attempt:
 
 
 class CloseCommands(ControlComponent):
-    """Sends close commands for replicas."""
+    """Queues and repeats the close commands for replicas."""
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
         self._attempts: dict[int, dict[str, _Attempt]] = {}
-        """By container and datanode: close commands whose effect no report shows yet."""
+        """The close commands whose effect no report has shown yet, by container and datanode."""
         self._closed: ContainerBitmap = self._state.settled()
 
     @property
     def under_way(self) -> Collection[int]:
-        """Ids of the containers with a close command whose effect no report shows yet."""
+        """Return the ids of the containers that wait for the effect of a close command."""
         return self._attempts.keys()
 
     def close_due(self, change: StateChange) -> None:
-        """Queue the close commands that are due in any container; skip containers for which none
-        can be due."""
+        """Queue the close commands that are due in all containers."""
         for container_id in self._state.containers.closing | self._state.replicas.unsettled:
             container = self._state.containers.get(container_id)
             if container is not None and container_id not in self._closed:
                 self.close(change, container)
 
     def reset_attempts(self, container_id: int) -> None:
-        """Reset a container's close attempts, so that its next close command is not delayed."""
+        """Reset the pause of a container's close commands, so that the next one is sent at once."""
         self._attempts.pop(container_id, None)
 
     def close(self, change: StateChange, container: Container) -> list[int]:
-        """Queue the close commands of a container that are due. Return the ids of all its pending
-        close commands.
+        """Queue the close commands of a container that are due.
 
-        A command is repeated, with growing pauses, until reports show its effect.
+        Return the ids of its pending close commands. A command is repeated after a growing pause
+        until reports show its effect.
         """
         container_id = container.container_id
         now_s = self._clock.monotonic_s()
@@ -101,7 +98,9 @@ class CloseCommands(ControlComponent):
         return self._commands.is_sendable(datanode_id) and self._nodes.takes_commands(datanode_id)
 
     def _is_superseded(self, pending: PendingCommand, command: lifecycle.CloseCommand) -> bool:
-        """Return True if an unsent close command must be replaced: it names another commit than
-        `command`, or uses force that `command` does not."""
+        """Return True if `command` must replace the unsent close command `pending`.
+
+        That is the case if they name different commits, or if only `pending` uses force.
+        """
         is_other = pending.bcsid != command.bcsid or pending.force > command.force
         return pending.sent_at_s is None and is_other

@@ -1,18 +1,18 @@
-"""Rules for closing a container without its last commits: the evidence, and the abandoned commits.
-No I/O.
+"""Rules for closing a container without its last commits. No I/O.
 
 Normally a container closes by itself, because a closed replica has all commits
-(`scm.cluster.lifecycle`). This module decides if the only replica with the last commit is gone or
-damaged, or if too few origins are seen. An origin is the datanode to which a replica's writer
-wrote. The rule is that of `health.quasi_closed`:
+(`scm.cluster.lifecycle`). These rules apply if the only replica with the last commit is gone or
+damaged, or if too few origins have reported their replicas. An origin is a datanode that the writer
+wrote to. The rules are those of `health.quasi_closed`:
 
-- If every origin is seen, and no damaged replica has more commits, the container closes.
-- If most origins are seen, and the others are lost, it closes after a while.
-- If that would abandon an acknowledged commit, or in any other case, an operator must force it.
+- If all origins have reported and no damaged replica has more commits, the container closes.
+- If most origins have reported and the others are lost, the container closes after a while.
+- In all other cases, an operator must force the close. This includes every close that loses a
+  commit which was acknowledged to a client.
 
-The container closes at the last commit that a closed replica has. A commit is acknowledged if a key
-needs its block, because the client received an answer that the block is stored. A replica with more
-commits than the container then has is kept, whatever its state.
+The container closes at the last commit that a closed replica has. A commit counts as acknowledged
+if a key needs its block. A replica with more commits than the closed container is kept, whatever
+its state.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,10 +35,10 @@ _UNFINISHED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """A possible close of a container that its close commands do not close.
+    """A way to close a container that cannot be closed with all its commits.
 
-    `obstacle` is the reason why only an operator may order the close. `obstacle` is empty if the
-    close abandons no acknowledged commit.
+    `obstacle` is the reason why only an operator may order the close. It is empty if the control
+    plane may close the container by itself.
     """
 
     bcsid: int  # the container's last commit after the close
@@ -51,14 +51,18 @@ class Closure:
 
     @property
     def is_complete(self) -> bool:
-        """True if a replica of every origin (the datanodes that the writer wrote to) is seen, so
-        that there is nothing to wait for."""
+        """Return True if the replicas of all origins are known. No more commits can then appear.
+
+        The origins are the datanodes that the writer wrote to.
+        """
         return self.origin_count >= self.required_count
 
     @property
     def ahead_replicas_text(self) -> str:
-        """A text naming the replicas with more commits than the closed container; empty if there
-        are none."""
+        """Return a text that names the replicas with more commits than the closed container.
+
+        The text is empty if there are none.
+        """
         return ", ".join(
             f"{p.datanode_id} is {p.replica.state} at commit {p.replica.bcsid}" for p in self.beyond
         )
@@ -71,11 +75,11 @@ def closure(
     acknowledged_bcsid: int,
     awaited: Collection[str] = (),
 ) -> Closure | None:
-    """Return how a container can be closed that its close commands do not close.
+    """Return how a container can be closed without its last commits, or why it cannot.
 
-    Return None if a closed replica has all commits and nothing prevents the normal close. Return
-    None if the container cannot close, because no replica is left, or only a copy that is being
-    made. `awaited` are datanodes that were chosen for the container and may still report a replica.
+    Return None if close commands alone close the container, because a closed replica has all
+    commits. Also return None if no replica is left, or only a copy that is not complete yet.
+    `awaited` are datanodes of the pipeline that may still report a replica.
     """
     here = [p.replica for p in present(placed)]
     loaded = [r for r in here if not r.load_error]
@@ -119,8 +123,10 @@ def closure(
 
 
 def standing(container: Container, replica: Replica) -> str:
-    """Return the reason why a replica is not CLOSED although no close command is due for it; "" if
-    it is CLOSED."""
+    """Return why a replica is not CLOSED although no close command is due for it.
+
+    Return an empty string if the replica is CLOSED.
+    """
     node, state = replica.datanode_id, replica.state
     if replica.load_error:
         return f"{node} cannot load its replica"

@@ -1,6 +1,6 @@
-"""Applies the outcome of a command to its container.
+"""Applies the outcomes of commands to the containers.
 
-Callers hold the control plane's lock.
+Callers must hold the control plane's lock.
 """
 
 from scm.cluster import lifecycle
@@ -12,15 +12,17 @@ from suture.errors import Code
 
 
 class OutcomeProcessor(ControlComponent):
-    """Applies the outcomes of commands to the state of their containers."""
+    """Applies the outcomes of commands to the containers."""
 
     def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
         super().__init__(basis)
         self._reconciles = reconciles
 
     def apply(self, change: StateChange, outcome: CommandOutcome) -> Container | None:
-        """Apply a command's outcome; return the container if the outcome affects it, otherwise
-        None."""
+        """Apply the outcome of a command.
+
+        Return the container if the outcome affects one, otherwise None.
+        """
         command = self._commands.record_outcome(change, outcome)
         if command is None:
             return None
@@ -31,10 +33,10 @@ class OutcomeProcessor(ControlComponent):
         return self._state.containers.get(command.container_id)
 
     def _without_replica(self, change: StateChange, command: PendingCommand) -> Container | None:
-        """Apply a datanode's answer that it has no replica of the container.
+        """Apply the answer of a datanode that it has no replica of the container.
 
-        If the datanode was chosen for the container, it is removed from the pipeline. If a delete
-        did not find a recorded replica, the record is removed.
+        After a close command, remove the datanode from the pipeline of the container. After a
+        delete command, remove the record of the replica. Return the container.
         """
         container = self._state.containers.get(command.container_id)
         if container is None:

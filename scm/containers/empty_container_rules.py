@@ -1,12 +1,12 @@
-"""Rules for deleting a container as a whole, and for restoring it. No I/O.
+"""Rules for deleting an empty container, and for restoring a deleted one. No I/O.
 
-A container is deleted when every replica reports that it is empty, no key needs anything in it, and
-no delete of blocks is pending. Its replicas are then deleted without force: each datanode checks
+A container is deleted when every replica reports that it is empty, no key needs the container, and
+no delete of blocks is pending. Its replicas are then deleted without force, so each datanode checks
 that its replica is empty.
 
-If a replica with data appears later, it is not deleted because of the control plane's records
-alone. It restores the container. A replica that has only deleted blocks is deleted, too; if it is
-still open, it is first closed (`scm.cluster.lifecycle`).
+If a replica with data appears later, it restores the container, because the records of the control
+plane alone are not sufficient to delete data. A replica that has only blocks which were deleted is
+deleted, too. If it is still open, it is closed first (`scm.cluster.lifecycle`).
 """
 
 from collections.abc import Collection, Sequence
@@ -24,8 +24,11 @@ _OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
 @dataclass(frozen=True, slots=True)
 class EmptyingStep:
-    """The next step to delete or restore a container: the event that changes its state, or None,
-    and the replicas to delete."""
+    """The next step to delete or restore a container.
+
+    It consists of the replicas to delete, and the event that changes the state of the container.
+    The event is None if the state does not change.
+    """
 
     event: ContainerEvent | None = None
     deletes: tuple[str, ...] = ()  # datanode ids; deletes without force
@@ -39,10 +42,10 @@ def next_step(
     is_unused: bool,
     leaving: Collection[str] = (),
 ) -> EmptyingStep:
-    """Return the next step to delete or restore a container. `is_unused` means that no key and no
-    pending command needs the container.
+    """Return the next step to delete or restore a container.
 
-    `leaving` are the decommissioned datanodes; damaged replicas on them are not repaired.
+    `is_unused` is True if no key and no pending command needs the container. `leaving` are the
+    decommissioned datanodes, whose damaged replicas are not repaired.
     """
     match container.state:
         case ContainerState.CLOSED | ContainerState.QUASI_CLOSED if not is_unused:
@@ -66,8 +69,10 @@ def next_step(
 
 
 def _is_spent(container: Container, replica: Replica) -> bool:
-    """Return True if a damaged replica reports that it is empty and never had later commits than
-    the container."""
+    """Return True if a replica is damaged, reports that it is empty, and has no later commits.
+
+    A later commit is a commit after the last commit of the container.
+    """
     return (
         replica.state is ReplicaState.UNHEALTHY
         and replica.is_empty

@@ -1,19 +1,19 @@
-"""Writers' sessions: the allocation of blocks to containers, and the commits.
+"""Sessions of writers: the allocation of blocks in containers, and the commits of keys.
 
-A container is open for one session at a time. Its bcsids are therefore the history of one writer,
-and a replica with a higher bcsid has everything that a replica with a lower bcsid has.
+A container is open for one session at a time. Its bcsids (block commit sequence ids) are therefore
+the history of one writer: a replica with a higher bcsid has everything that a replica with a lower
+bcsid has.
 
-A container is sealed (accepts no new blocks) when it is full, when one of its datanodes is not
-reachable, or when its writer reports a failed replica. It is closed when no allocated block is
-uncommitted, when its session requests it, or when it has been idle for a while. If no other nodes
-are available, it continues without the failed replica, as long as a majority of its replicas
-accepts writes.
+A container is sealed, that is, it accepts no new blocks, when it is full, when one of its datanodes
+is not reachable, or when its writer reports a failed replica. It is closed when all its allocated
+blocks are committed, when its session requests the close, or when it has been idle for a while. If
+no other datanodes are available, it continues without the failed replica, as long as a majority of
+its replicas accepts writes.
 
 An open container reserves the space that it may still need, so a small cluster has space for few
 open containers. If there is no space for another one, a session takes over a container without
-uncommitted blocks from another session. The other session has committed all its blocks there, and
-gets its next block in another container. If all open containers have uncommitted blocks, the
-session must wait (BUSY).
+uncommitted blocks from another session. The other session gets its next block in another container.
+If all open containers have uncommitted blocks, the session must wait (BUSY).
 """
 
 from collections.abc import Sequence
@@ -48,16 +48,17 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class AllocatedBlock:
-    """A block allocated to a writer, and the datanodes to which it is written."""
+    """A block allocated to a writer, and the datanodes to which the writer must write it."""
 
     allocation: Allocation
     datanode_ids: tuple[str, ...]
 
 
 class WriterSessions(ControlComponent):
-    """Allocates and commits blocks, and ends sessions. Callers hold the control plane's lock.
+    """Allocates and commits blocks, and ends sessions of writers.
 
-    Containers that must close are set to CLOSING; another component sends the commands.
+    Callers must hold the control plane's lock. This class sets containers that must be closed to
+    CLOSING; another component sends the close commands.
     """
 
     def __init__(self, basis: DecisionContext, deletions: BlockDeletion) -> None:
@@ -67,8 +68,7 @@ class WriterSessions(ControlComponent):
 
     @property
     def renew_ms(self) -> int:
-        """Interval at which a session must call, in milliseconds. Otherwise its containers are
-        closed as idle."""
+        """Return the interval in ms at which a session must call to keep its containers open."""
         return self._sealed_idle_ms // RENEWALS
 
     @property
@@ -84,12 +84,14 @@ class WriterSessions(ControlComponent):
         *,
         scheme: str = "",
     ) -> list[AllocatedBlock]:
-        """Allocate one block per size, in order; all or none.
+        """Allocate one block per size to a session, in the order of the sizes.
 
-        With a `scheme`, the blocks are block groups of erasure-coded containers. `names` are the
-        new keys of the blocks. Raise RefusedError(KEY_EXISTS) if one of them exists, before any
-        data of it is written. Raise RefusedError(INVALID_WRITE_SIZE) if a block is larger than a
-        container. Raise UnavailableError(NOT_ENOUGH_NODES) if too few nodes have space, and
+        Allocate all or none. `names` are the keys that the writer will store in the blocks. With a
+        `scheme`, the blocks are block groups of erasure-coded containers.
+
+        Raise RefusedError(KEY_EXISTS) if one of the keys exists, before the writer writes any data.
+        Raise RefusedError(INVALID_WRITE_SIZE) if a block is larger than a container. Raise
+        UnavailableError(NOT_ENOUGH_NODES) if too few datanodes have space, and
         UnavailableError(BUSY) while other sessions use all the space.
         """
         self._renew(client_id)
@@ -117,12 +119,16 @@ class WriterSessions(ControlComponent):
         may_replace: bool,
         failed: Sequence[tuple[int, str]],
     ) -> list[int]:
-        """Record keys whose blocks are on their datanodes; return the containers to close.
+        """Record keys whose blocks a writer has stored on datanodes.
 
-        Either all keys are recorded or none. A repeated commit has no effect; a client repeats it
-        if an answer was lost. A commit without keys renews the session. Raise RefusedError with
-        KEY_EXISTS if a key exists and may not be replaced, with CONTAINER_NOT_OPEN if the container
-        of a block was closed, with BLOCK_NOT_COMMITTED if a block is not allocated to the session.
+        Return the ids of the closed containers. Either all keys are recorded, or none. A repeated
+        commit has no effect; a client repeats a commit if the response was lost. A commit without
+        keys renews the session. `failed` are the replicas to which the writer failed to write, as
+        pairs of container id and datanode id.
+
+        Raise RefusedError(KEY_EXISTS) if a key exists and `may_replace` is False. Raise
+        RefusedError(CONTAINER_NOT_OPEN) if the container of a block was closed. Raise
+        RefusedError(BLOCK_NOT_COMMITTED) if a block is not allocated to the session.
         """
         self._renew(client_id)
         touched: set[int] = set()
@@ -135,18 +141,20 @@ class WriterSessions(ControlComponent):
         return self._close_settled(change, touched)
 
     def _renew(self, client_id: str) -> None:
-        """Renew all containers of a session together. A large key writes its first container early
-        and commits it only with the last one, so the first one would otherwise be closed as
-        idle."""
+        """Renew all containers of a session, so that they are not closed as idle.
+
+        The writer of a large key writes to its first container early and commits it only with the
+        last one. Without the renewal, the first container would be closed in the meantime.
+        """
         now_s = self._clock.monotonic_s()
         for container in self._state.containers.open_of(client_id) if client_id else ():
             self._active_at_s[container.container_id] = now_s
 
     def finish(self, change: StateChange, client_id: str, *, close: bool) -> list[int]:
-        """End a session; return the ids of its open containers.
+        """End a session. Return the ids of the containers that it had open.
 
-        A container is closed now with `close`, if it has uncommitted blocks, or if it is sealed.
-        Otherwise it is released, and the next session continues in it.
+        A container is closed now if `close` is True, if it has uncommitted blocks, or if it is
+        sealed. Otherwise, it remains open, and another session continues to write to it.
         """
         containers = self._state.containers.open_of(client_id)
         for container in containers:
@@ -158,7 +166,7 @@ class WriterSessions(ControlComponent):
         return [container.container_id for container in containers]
 
     def end(self, change: StateChange, container: Container, reason: str) -> None:
-        """Set an open container to CLOSING."""
+        """Change the state of an open container to CLOSING. `reason` is shown to operators."""
         change.on_commit(lambda: self._active_at_s.pop(container.container_id, None))
         closing = lifecycle.end_writes(container, reason, now_ms=self._clock.wall_ms())
         if closing is not container:
@@ -170,7 +178,7 @@ class WriterSessions(ControlComponent):
             )
 
     def end_idle(self, change: StateChange) -> list[int]:
-        """Close open containers that have been idle too long; return their ids."""
+        """Change containers that have been idle for too long to CLOSING. Return their ids."""
         now_s = self._clock.monotonic_s()
         ended = []
         containers = self._state.containers.open_all()
@@ -236,11 +244,11 @@ class WriterSessions(ControlComponent):
         scheme: str,
         no_room: UnavailableError,
     ) -> Container:
-        """Take over a container of another session for this session, longest idle first.
+        """Take over a container of another session, the longest idle first. Return the container.
 
-        Prefer a container without uncommitted blocks. If none fits, close such containers until a
-        new container has space. Raise UnavailableError(BUSY) if only the uncommitted blocks of
-        other sessions prevent it, and otherwise `no_room`.
+        Only containers without uncommitted blocks are taken over. If none fits, such containers are
+        closed one by one until there is space for a new container. Raise UnavailableError(BUSY) if
+        the uncommitted blocks of other sessions are the only obstacle, otherwise raise `no_room`.
         """
         opened = [one for one in self._state.containers.open_all() if one.client_id != client_id]
         opened.sort(key=lambda one: (self._active_at_s.get(one.container_id, 0), one.container_id))
@@ -275,11 +283,12 @@ class WriterSessions(ControlComponent):
         )
 
     def _goes_on(self, container: Container) -> bool:
-        """Return True if a container accepts blocks although one of its replicas failed.
+        """Return True if a container accepts more blocks although one of its replicas failed.
 
-        It does so only if there are not enough other nodes, because a new container would then also
-        have a replica on the failed node. Each block written during an outage would get its own
-        container, which would have to be closed, copied and repaired when the node is back.
+        It does so only if there are too few other datanodes, because a new container would then
+        also have a replica on the failed datanode. Each block written during the failure would need
+        a new container, and each of these containers would have to be closed, copied and repaired
+        later.
         """
         if container.scheme or not _has_majority(container):
             return False
@@ -436,8 +445,10 @@ class WriterSessions(ControlComponent):
         )
 
     def _close_settled(self, change: StateChange, container_ids: set[int]) -> list[int]:
-        """Close the given containers that are sealed and have no uncommitted blocks. Return the ids
-        of the closed containers."""
+        """Change those of the containers to CLOSING that are sealed and have no uncommitted blocks.
+
+        Return their ids.
+        """
         closed = []
         for container_id in sorted(container_ids):
             container = self._state.containers.get(container_id)
@@ -453,12 +464,12 @@ class WriterSessions(ControlComponent):
 
 
 def _has_majority(container: Container) -> bool:
-    """Return True if a majority of the remaining replicas is also a majority of all replicas."""
+    """Return True if any majority of the remaining replicas is also a majority of all replicas."""
     return len(container.pipeline) // 2 >= container.replication_factor // 2
 
 
 def _is_short(container: Container) -> bool:
-    """Return True if an open container continues without a failed replica."""
+    """Return True if an open container continues although one of its replicas failed."""
     return not container.scheme and len(container.pipeline) < container.replication_factor
 
 

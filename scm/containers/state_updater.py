@@ -1,4 +1,4 @@
-"""Updates the state of containers from the states of their replicas."""
+"""Updates the state of containers from the reported states of their replicas."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -23,16 +23,20 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(eq=False)
 class ContainerStateUpdater(ControlComponent):
-    """Moves containers along their lifecycle. Callers hold the control plane's lock."""
+    """Changes the states of containers according to their replicas.
+
+    Callers must hold the control plane's lock.
+    """
 
     _deletions: BlockDeletion
     _closes: CloseCommands
     _last_copies: LastReplicaTracker
 
     def update_many(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Update many containers as `update_containers` does, but skip those that need nothing.
+        """Update many containers with `update_containers`. Skip those that need no update.
 
-        Most containers are closed and need nothing."""
+        Most containers are closed and need no update.
+        """
         state = self._state
         resting = set(state.containers.at_rest(container_ids)).difference(
             state.replicas.unsettled,
@@ -45,8 +49,10 @@ class ContainerStateUpdater(ControlComponent):
         )
 
     def update_containers(self, change: StateChange, container_ids: Iterable[int]) -> None:
-        """Update containers to the state that their replicas show, and queue the close commands
-        that are due."""
+        """Update containers to the state that their replicas imply.
+
+        Also queue the close commands that are due.
+        """
         now_ms = self._clock.wall_ms()
         for container_id in container_ids:
             container = self._state.containers.get(container_id)
@@ -57,15 +63,16 @@ class ContainerStateUpdater(ControlComponent):
             self.move(change, container, self._seen(container, now_ms))
 
     def observe_struck(self, change: StateChange, container_ids: Collection[int]) -> None:
-        """Update the states of containers after some of their replica records were removed."""
+        """Update containers after some of their replica records were removed."""
         self._last_copies.recount(change, container_ids)
         self.update_containers(change, container_ids)
 
     def _seen(self, container: Container, now_ms: int) -> Container:
         """Return a container in the state that its replicas on live datanodes imply.
 
-        The pipeline of a container that is not OPEN loses its dead datanodes. If only dead
-        datanodes have replicas, the container is returned unchanged, because they may come back.
+        If the container is not OPEN, dead datanodes are removed from its pipeline. If all its
+        replicas are on dead datanodes, the container is returned unchanged, because the datanodes
+        may return.
         """
         container_id = container.container_id
         living = self._cases.live_replicas(container_id)
@@ -77,7 +84,7 @@ class ContainerStateUpdater(ControlComponent):
         return lifecycle.with_observed_state(container, living, now_ms=now_ms)
 
     def move(self, change: StateChange, before: Container, after: Container) -> None:
-        """Record a container's new state, and queue the close commands that are due."""
+        """Record a changed container, and queue its due close commands."""
         container_id = after.container_id
         if after != before:
             change.put(self._state.containers, after)

@@ -1,1 +1,1 @@
-"""The replication manager, which turns the judge's findings into commands, and the balancer."""
+"""The replication manager, which orders the commands that repair containers, and the balancer."""

@@ -1,8 +1,7 @@
-"""Explains why a container is not healthy yet: since when, past attempts, and what delays the
-repair.
+"""Explains why a container is not healthy yet, for how long, and what delays its repair.
 
-`explain`, the report, the page of the cluster and metrics show the same reasons. A reason names the
-limit, hold, pause or missing datanode that delays the repair. No reason contains an estimate.
+`explain`, the report, the web page and the metrics show the same reasons. A reason names the limit,
+hold, pause or missing datanode that delays the repair. No reason contains an estimate.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,7 @@ NAMED_MAX = 5  # datanodes in one reason
 
 @dataclass(frozen=True, slots=True)
 class ContainerWait:
-    """The delay of one container's repair: since when the container is unhealthy, and why it still
-    is."""
+    """The reasons why a container is not healthy yet, and the time since it is unhealthy."""
 
     container_id: int
     condition: str  # health state at the last check
@@ -37,7 +35,7 @@ class ContainerWait:
 
 @dataclass(eq=False)
 class ContainerWaits(ControlComponent):
-    """Finds out why containers are not healthy yet. Callers hold the control plane's lock."""
+    """Determines why containers are not healthy yet. Callers must hold the control plane's lock."""
 
     _manager: ReplicationManager
     _removals: OverReplicatedProcessor
@@ -45,7 +43,10 @@ class ContainerWaits(ControlComponent):
     _safe_mode: SafeMode
 
     def of(self, container_id: int) -> ContainerWait | None:
-        """Return the delay of a container's repair; None if the container needs no repair."""
+        """Return why a container is not healthy yet.
+
+        Return None if the container needs no repair.
+        """
         condition = self._manager.health_of(container_id)
         reasons = tuple(self._reasons(container_id))
         if not condition and not reasons:
@@ -60,7 +61,7 @@ class ContainerWaits(ControlComponent):
         )
 
     def counts(self) -> dict[str, int]:
-        """Return the number of waiting containers by the kind of reason."""
+        """Return the number of containers whose repair is delayed, by the kind of the reason."""
         return {
             "no_target": self._manager.resting_count,
             "sources_busy": self._manager.sleeping_count,
@@ -88,7 +89,7 @@ class ContainerWaits(ControlComponent):
             yield "waits for a reconcile, until the replicas' reports have settled (heal_after_ms)"
 
     def _command(self, command: PendingCommand) -> str:
-        """Return a text with a pending command and the reason why it is not done yet."""
+        """Return a text about a pending command and the reason why it has not ended yet."""
         target = f" to {short_id(command.target_id)}" if command.target_id else ""
         what = f"{command.kind.value} on {short_id(command.datanode_id)}{target}"
         if command.sent_at_s is not None:
@@ -102,7 +103,7 @@ class ContainerWaits(ControlComponent):
         return f"limited: {what} waits for earlier commands of the datanode"
 
     def _missing(self, container: Container) -> Iterator[str]:
-        """Yield each reason why no further copy or rebuild of the container is ordered."""
+        """Yield each reason why no further copy or rebuild of a container is ordered."""
         number = container.container_id
         for kind in (CommandKind.REPLICATE, CommandKind.RECONSTRUCT):
             if self._commands.is_cooling(kind, number):

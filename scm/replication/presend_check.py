@@ -1,7 +1,7 @@
-"""The final check of a command before it is sent: whether it still serves its purpose.
+"""Checks each command again before it is sent, because the state may have changed.
 
-`objections` returns the reasons against commands. `named_by` returns the other datanodes that a
-command names. Callers hold the control plane's lock.
+`objections` returns the reasons against sending. `named_by` returns the other datanodes that a
+command names. Callers must hold the control plane's lock.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,15 +17,17 @@ from scm.state.entities import CommandKind, CommandPriority, ContainerState, Pen
 
 @dataclass(eq=False)
 class PreSendCheck(ControlComponent):
-    """Finds objections to commands that no longer serve their purpose."""
+    """Finds reasons against sending a command, if the state has changed since it was queued."""
 
     _judge: LiveHealthJudge
     _reconciles: ReconcileScheduler
     _coding: Reconstructor
 
     def named_by(self, commands: Sequence[PendingCommand]) -> list[tuple[str, ...]]:
-        """Return for each command the datanodes that it names, without the datanode that receives
-        it."""
+        """Return, for each command, the datanodes that it names.
+
+        The datanode that receives the command is not included.
+        """
         if not commands:
             return []
         deletes = {c.container_id for c in commands if c.kind is CommandKind.DELETE}
@@ -46,15 +48,17 @@ class PreSendCheck(ControlComponent):
                 return ()
 
     def _witnesses_of(self, command: PendingCommand, removals: Removals) -> tuple[str, ...]:
-        """Return the datanodes of which at least one must prove that it has the data before a
-        replica is deleted (docs/PROOFS.md). Return an empty tuple if the data is no longer needed.
+        """Return the datanodes that can confirm a delete of a replica.
+
+        Before the delete, at least one of them must prove that it has the data (docs/PROOFS.md).
+        Return an empty tuple if the data is no longer needed.
         """
         if self._state.containers.get(command.container_id) is None or not command.keep_count:
             return ()
         return tuple(removals.witnesses(command.container_id, command.datanode_id))
 
     def objections(self, commands: Sequence[PendingCommand]) -> dict[int, str]:
-        """Return the objections to commands that could be sent now, by command id."""
+        """Return the reasons against sending, by command id. Commands without one are left out."""
         if not commands:
             return {}
         needed = self._coding.needed(commands) | self._readable(commands)
@@ -64,8 +68,10 @@ class PreSendCheck(ControlComponent):
         return {number: reason for number, reason in found.items() if reason}
 
     def _readable(self, commands: Sequence[PendingCommand]) -> set[int]:
-        """Return the ids of the commands that copy a container without erasure code from a usable
-        source."""
+        """Return the ids of the copy commands whose source can be read.
+
+        Commands for erasure-coded containers are not included.
+        """
         copies = [
             c for c in commands if c.kind is CommandKind.REPLICATE and not self._coding.is_coded(c)
         ]
@@ -108,8 +114,10 @@ class PreSendCheck(ControlComponent):
         return ""
 
     def _delete_objection(self, command: PendingCommand, removals: Removals) -> str:
-        """Return the objection to a delete; "" if there is none. The check is repeated before the
-        delete is sent, because other replicas may be gone by then."""
+        """Return the reason against a delete, or an empty string.
+
+        The check runs again before the delete is sent, because other replicas may be lost by then.
+        """
         container = self._state.containers.get(command.container_id)
         number, keep_count = command.container_id, command.keep_count
         if container is None or not keep_count:

@@ -1,15 +1,14 @@
 """The replication manager: checks containers, and orders copies, rebuilds and deletes of replicas.
 
-A container is checked when it changes, and again in rounds until it is settled
-(`scm.state.container_queues`). An idle cluster therefore costs nothing. One call of the judge
-checks all due containers (`health.judge`). A container with missing replicas enters the under
-queue, which orders copies and reconstructions. A container with surplus replicas enters the over
-queue, which orders deletes.
+A container is checked when it changes, and then once per round until no check finds a problem
+(`scm.state.container_queues`). Therefore, an idle cluster causes no work. One call of
+`health.judge` checks many containers. A container with missing replicas enters the queue for copies
+and reconstructions. A container with surplus replicas enters the queue for deletes.
 
-The most urgent container is served first. A container that cannot be served now, because no source
-has room or there is no target, waits in its queue. It becomes a little less urgent at each attempt,
-so that it does not block others. If no datanode at all can take the replica, the container rests
-until another datanode can.
+The most urgent container comes first. If no source has free capacity or no target has space, the
+container waits in its queue. Its urgency becomes slightly lower at each attempt, so that it does
+not block others. If no datanode at all can receive the replica, the container is not tried again
+before another datanode can.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,15 +55,17 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class PlannedCopy:
-    """A possible copy: its source and target."""
+    """The source and the target of a possible copy."""
 
     source_id: str
     target_id: str
 
 
 class ReplicationManager(ControlComponent):
-    """Keeps closed containers at their required number of replicas. Callers hold the control
-    plane's lock."""
+    """Orders the commands that give closed containers their required number of replicas.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(
         self,
@@ -99,17 +100,25 @@ class ReplicationManager(ControlComponent):
 
     @property
     def under(self) -> Mapping[int, tuple[int, int]]:
-        """Containers with missing replicas, each with its priority and number of tries."""
+        """Return the containers with missing replicas.
+
+        Each has its priority (the smallest is the most urgent) and the number of tries.
+        """
         return self._queue.found
 
     def enqueue(self, container_ids: Iterable[int]) -> None:
-        """Schedule containers for the next check. A change of a container's row schedules the
-        container without this call."""
+        """Schedule a check of these containers.
+
+        A container whose row changes is scheduled without this call.
+        """
         self._due.add(container_ids)
 
     def enqueue_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
-        """Schedule all containers of a node that appeared, died, or is going to leave. With
-        `is_urgent`, they precede all waiting containers (after a start, all containers wait)."""
+        """Schedule a check of all containers on a datanode.
+
+        The datanode has appeared, died, or is going to leave. With `is_urgent`, the containers are
+        checked before all waiting containers. This matters after a start, when all containers wait.
+        """
         held = self._state.replicas.ids_on(datanode_id)
         self._state.mark_dirty(held)
         self._due.add_all(held, is_urgent=is_urgent)
@@ -119,43 +128,49 @@ class ReplicationManager(ControlComponent):
         return HealthStates(dict(self._states), self._judged.copy())
 
     def at_risk(self) -> list[int]:
-        """Return the containers whose last check found them lost or at risk."""
+        """Return the containers whose last check found them lost or at risk of loss."""
         if not AT_RISK & {state for state, count in self._states.counts.items() if count}:
             return []
         return [number for number, state in self._states.items() if state in AT_RISK]
 
     def conditions(self) -> Mapping[str, int]:
-        """Return the number of containers in each state that is not HEALTHY."""
+        """Return the number of containers in each health state except HEALTHY."""
         return {state.name: count for state, count in self._states.counts.items() if count}
 
     def health_of(self, container_id: int) -> str:
-        """Return the health state of a container at its last check; "" for HEALTHY."""
+        """Return the health state of a container at its last check.
+
+        Return an empty string for HEALTHY.
+        """
         found = self._states.get(container_id)
         return "" if found is None else found.name
 
     def unhealthy_since_ms(self, container_id: int) -> int:
-        """Return the time since which a container's checks have found it not HEALTHY; 0 if it is
-        HEALTHY."""
+        """Return the time of the first check that found the container not HEALTHY.
+
+        The time is in ms since 1970. Return 0 if the container is HEALTHY.
+        """
         return self._states.since_ms.get(container_id, 0)
 
     def is_resting(self, container_id: int) -> bool:
-        """Return True if the container rests, because no datanode can take a replica that it
-        lacks."""
+        """Return True if a container waits because no datanode can receive its missing replica."""
         return self._queue.is_resting(container_id)
 
     def busy_sources(self, container_id: int) -> tuple[str, ...]:
-        """Return the sources of a container if all of them are at their limits, else an empty
-        tuple."""
+        """Return the sources of a container if all of them are at their limits.
+
+        Otherwise, return an empty tuple.
+        """
         return self._queue.sleeps_for(container_id)
 
     @property
     def resting_count(self) -> int:
-        """Number of containers that rest, because no datanode can take a replica that they lack."""
+        """Return the number of containers that wait for a datanode which can receive a replica."""
         return self._queue.resting_count
 
     @property
     def sleeping_count(self) -> int:
-        """Number of containers whose sources are all at their limits."""
+        """Return the number of containers whose sources are all at their limits."""
         return self._queue.sleeping_count
 
     def unlooked_count(self) -> int:
@@ -165,7 +180,7 @@ class ReplicationManager(ControlComponent):
         return max(0, len(self._state.containers) - looked_at)
 
     def begin_turn(self) -> None:
-        """Add one step's share of the round through all containers to the checks that are due."""
+        """Add one tick's share of the round through all containers to the due checks."""
         if self._rack_count != self._nodes.rack_count():  # the required spread has changed
             self._rack_count = self._nodes.rack_count()
             self._settled.clear()
@@ -176,7 +191,7 @@ class ReplicationManager(ControlComponent):
         self._round_stop = min(end, self._round_stop + ceil(end / self._turns_per_round()))
 
     def choose(self) -> None:
-        """Choose the containers for which this step orders commands; see `order_next`."""
+        """Choose the containers for which `order_next` orders commands in this tick."""
         self._wake_if_more_are_able()
         with self._commands.loads.cached_candidates():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
@@ -185,11 +200,10 @@ class ReplicationManager(ControlComponent):
         self._unfinished = []
 
     def order_next(self, change: StateChange) -> bool:
-        """Order commands for the next few containers of this step. Return False if no container is
-        left.
+        """Order commands for the next few chosen containers. Return False if none is left.
 
-        The most urgent container comes first. A container that lacks two replicas gets the second
-        one after all others got one.
+        The most urgent container comes first. If a container lacks two replicas, the second one is
+        ordered after all other containers got one.
         """
         if not self._waiting and self._is_repeated:
             self._waiting, self._unfinished = self._unfinished, []
@@ -202,8 +216,10 @@ class ReplicationManager(ControlComponent):
             return True
 
     def check_next(self) -> list[int]:
-        """Check some due containers, then this step's part of the round through all containers.
-        Return the checked containers. Nothing is ordered."""
+        """Check some due containers, and return their ids. Order nothing.
+
+        If fewer than LOOKS_PER_TURN containers are due, also check the next ones of the round.
+        """
         self._due.add_all(self._stirred.pop_all())
         chosen = self._due.pop(LOOKS_PER_TURN)
         if len(chosen) < LOOKS_PER_TURN:
@@ -214,12 +230,14 @@ class ReplicationManager(ControlComponent):
 
     @property
     def is_behind(self) -> bool:
-        """True if some containers that were due in this step have not been checked yet."""
+        """Return True if some containers that are due in this tick have not been checked yet."""
         return bool(self._due or self._stirred) or self._round_at < self._round_stop
 
     def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[PlannedCopy]:
-        """Return each target paired with the least loaded source. There are fewer pairs if all
-        sources are at their limits."""
+        """Return a source for each target: the least loaded datanode of `from_ids`.
+
+        There are fewer pairs than targets if all sources are at their limits.
+        """
         extra: dict[str, int] = {}
 
         def load_of(node: str) -> int:
@@ -246,7 +264,7 @@ class ReplicationManager(ControlComponent):
         return [node for node in found if self._nodes.rack(node) not in racks]
 
     def targets(self, case: ContainerContext, count: int) -> list[str]:
-        """Choose up to `count` nodes for copies of a container."""
+        """Choose up to `count` datanodes that can receive a copy of a container."""
         used, excluded = neighbours(case)
         return choose_targets(
             self._cases.candidates(),
@@ -267,7 +285,10 @@ class ReplicationManager(ControlComponent):
         why: str,
         priority: CommandPriority = CommandPriority.NORMAL,
     ) -> int:
-        """Queue a replicate command; return its id. `why` goes to the audit log."""
+        """Queue a replicate command, and return the id of the command.
+
+        The audit log records `why`.
+        """
         size_bytes = needed_bytes(case)
         self._cases.reserve_space(copy.target_id, size_bytes)
         return self._commands.queue(
@@ -282,7 +303,10 @@ class ReplicationManager(ControlComponent):
         )
 
     def in_flight_limit(self) -> int:
-        """Return the cluster-wide limit on replicas in flight; 0 = no limit."""
+        """Return the limit on the number of replicas that the cluster copies at once.
+
+        0 means no limit.
+        """
         total = sum(
             self._commands.loads.service_limit(node.datanode_id)
             for node in self._state.nodes.values()
@@ -291,8 +315,10 @@ class ReplicationManager(ControlComponent):
         return in_flight_limit(total, self._options.inflight_factor_percent)
 
     def _of_round(self, count_max: int) -> list[int]:
-        """Return the next containers of the round through all containers that are not settled yet,
-        at most `count_max` and only from this step's part of the round."""
+        """Return the next containers of the round that need a check, at most `count_max`.
+
+        Only this tick's part of the round is searched.
+        """
         first, stop = self._round_at, self._round_stop
         found = self._settled.missing(first, stop, count_max=count_max)
         self._round_at = found[-1] + 1 if len(found) == count_max else stop
@@ -301,9 +327,11 @@ class ReplicationManager(ControlComponent):
         return found
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
-        """Judge containers and record their health states. Queue those with missing replicas for
-        copies, those with surplus replicas for deletes, and those with differences for
-        reconciles."""
+        """Check the health of containers, and record it.
+
+        Queue those with missing replicas for copies, those with surplus replicas for deletes, and
+        those with differing replicas for reconciles.
+        """
         found, lacks = self._judge.summarize_health(container_ids)
         self._healing.record_candidates(found)
         ids = found.view.batch.containers.container_id
@@ -339,11 +367,11 @@ class ReplicationManager(ControlComponent):
         return container is not None and self._is_settled(container)
 
     def _is_settled(self, container: Container) -> bool:
-        """Return True if a container is closed, or has been quasi-closed for more than a check
-        interval.
+        """Return True if a container may be copied.
 
-        A quasi-closed container usually becomes CLOSED soon. Copies made before that would be
-        surplus.
+        It must be CLOSED, or have been QUASI_CLOSED for longer than a check interval. A
+        QUASI_CLOSED container usually becomes CLOSED within that time. Copies that are made before
+        would become surplus.
         """
         if container.state is ContainerState.CLOSED:
             return True
@@ -352,7 +380,7 @@ class ReplicationManager(ControlComponent):
         return not container.scheme and not is_soon
 
     def _serve_under(self, change: StateChange, portion: Sequence[int]) -> None:
-        """Order one copy for each of some containers that lack replicas."""
+        """Order one copy for each of these containers, which lack replicas."""
         limit = self.in_flight_limit()
         asked = [n for n in portion if n in self._queue and not self._queue.sleeps_again(n)]
         needs, ordered_count = self._judge.rows(asked), 0
@@ -383,11 +411,11 @@ class ReplicationManager(ControlComponent):
     def _make(
         self, change: StateChange, container: Container, rows: Sequence[HealthRow], room: int
     ) -> bool:
-        """Order the copies and rebuilds that a container needs, as far as possible now. Return True
-        if nothing more needs to be ordered.
+        """Order the copies and rebuilds that a container needs, as far as possible now.
 
-        `room` is how many more replicas may be in flight in the cluster. Copies are ordered one at
-        a time. Missing shards are ordered together, because each has different data.
+        Return True if nothing more needs to be ordered. `room` is the number of further replicas
+        that the cluster may copy at once. Copies are ordered one by one. Missing shards are ordered
+        together, because each has different data.
         """
         if not rows:
             return True
@@ -431,8 +459,10 @@ class ReplicationManager(ControlComponent):
         return bool(copies)
 
     def _is_waiting_for(self, case: ContainerContext, from_ids: Sequence[str]) -> bool:
-        """If all sources are at their limits, let the container wait until one has room, and return
-        True."""
+        """Return True if all sources in `from_ids` are at their limits.
+
+        In this case, also let the container wait until one of them has free capacity.
+        """
         if not from_ids or any(map(self._has_room, from_ids)):
             return False
         self._queue.park_until_room(case.container.container_id, from_ids)
@@ -441,9 +471,11 @@ class ReplicationManager(ControlComponent):
     def _is_without_place(
         self, case: ContainerContext, lost: HealthRow | None, copied: Sequence[HealthRow]
     ) -> bool:
-        """Return True if only a further datanode can help, because no node can take a copy, or none
-        on a useful rack. Return False if removal of an unhealthy or duplicate replica may make
-        room."""
+        """Return True if a container can only be repaired after another datanode becomes suitable.
+
+        That is the case if no datanode can receive a copy, or none on a useful rack. Return False
+        if the removal of an unhealthy or duplicate replica can make space.
+        """
         indexes = [p.replica.replica_index for p in case.placed]
         return (
             not any(is_bad(case.container, p.replica) for p in case.placed)
@@ -453,8 +485,10 @@ class ReplicationManager(ControlComponent):
         )
 
     def _wake_if_more_are_able(self) -> None:
-        """Queue all containers without a suitable datanode again, if another datanode can now take
-        replicas, or one has room again."""
+        """Queue the containers without a suitable datanode again if a datanode has become suitable.
+
+        A datanode becomes suitable if it can receive replicas again, or has enough space again.
+        """
         before, self._able = self._able, frozenset()
         if not self._queue.has_resting:
             return

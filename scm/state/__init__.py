@@ -1,1 +1,1 @@
-"""The control plane's state: its types, their tables in memory, and their rows on disk."""
+"""The control plane's state: its types, the tables in memory, and the rows on disk."""

@@ -1,12 +1,12 @@
-"""Audit log entries about commands: which command was sent to which datanode, why, and its outcome.
+"""Entries of the audit log about commands and closed containers.
 
-- `sent`: the command leaves with a heartbeat's answer, for the first time or again.
-- `ended`: the datanode reported the outcome, or the command was given up or dropped.
+- `sent`: a command was sent to a datanode, for the first time or again.
+- `ended`: a command ended, because the datanode reported its outcome or the SCM dropped it.
 - `closed_short`: a container was closed without its last commits.
 
-An entry is written when its change is durable. It contains only Suture's own ids and words, and the
-names of keys that lose a block, but no other data of clients, no address and no secret. Only
-`write` does I/O.
+An entry is written after its change is durable. It contains only Suture's own ids and words, and
+the names of keys that lose a block. It contains no other data of clients, no address and no secret.
+Only `write` does I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ WHO: Final = "scm"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A line of the audit log."""
+    """An entry of the audit log."""
 
     action: str
     result: str
@@ -47,7 +47,7 @@ def sent(command: PendingCommand) -> AuditEntry:
 
 
 def ended(command: PendingCommand, outcome: CommandOutcome) -> AuditEntry:
-    """Return the audit log entry for a command's outcome."""
+    """Return the audit log entry for the outcome of a command."""
     if outcome.state is OutcomeState.EXECUTED:
         return _entry_from_row(command, outcome.code or DONE, {})
     facts = {"state": outcome.state.value, "message": outcome.message, "why": command.why}
@@ -75,7 +75,7 @@ def closed_short(
 
 
 def write(audit: Audit, notes: Iterable[AuditEntry]) -> None:
-    """Write audit log entries in order."""
+    """Write entries to the audit log, in order."""
     for note in notes:
         audit.record(note.action, note.result, **note.facts)
 

@@ -1,4 +1,4 @@
-"""Time as a dependency, so that tests control it."""
+"""The clocks of the control plane, which tests can replace."""
 
 import time
 from collections.abc import Callable
@@ -11,9 +11,9 @@ def _wall_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ScmClock:
-    """Two clocks: wall time for display and for messages, monotonic time for every duration.
+    """Two clocks: wall time for display and messages, and monotonic time for all durations.
 
-    A jump of the wall clock must not make all datanodes DEAD.
+    A jump of the wall clock must not make all datanodes DEAD, so no duration is measured with it.
     """
 
     wall_ms: Callable[[], int] = _wall_ms

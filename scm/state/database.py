@@ -1,17 +1,16 @@
-"""The control plane's state: tables in memory, with every change durable in LMDB before it is
-visible as committed.
+"""The control plane's state: tables in memory, and their rows in LMDB.
 
     with state.change() as change:
         change.put(state.nodes, node)
         change.remove(state.replicas, key)
         change.on_commit(tell)
 
-Memory changes at once, so later steps of a change see earlier ones. At the end of the block, one
-synced LMDB transaction makes the change durable, and then `tell` is called. If the transaction
-fails, memory is restored and `tell` is not called.
+A change is visible in memory at once, so its later steps see the earlier ones. At the end of the
+block, one synced LMDB transaction makes the change durable, and then `tell` is called. If the
+transaction fails, the memory is restored and `tell` is not called.
 
-Reads never touch the disk, except for outcomes and deleted blocks. There is one owner at a time:
-callers hold the control plane's lock, and a lock file excludes a second process.
+Reads never access the disk, except for outcomes and deleted blocks. Callers must hold the control
+plane's lock. A lock file prevents a second process from opening the state.
 """
 
 import uuid
@@ -82,7 +81,7 @@ Said = ParamSpec("Said")
 
 
 class StateChange:
-    """An atomic change of several tables and counters. Use `StateDatabase.change` to begin one."""
+    """An atomic change of several tables and counters. `StateDatabase.change` begins a change."""
 
     def __init__(self, state: "StateDatabase") -> None:
         self._state = state
@@ -92,22 +91,25 @@ class StateChange:
         self.notes: list[AuditEntry] = []  # for the audit log, after the change is durable
 
     def put(self, table: Table[K, V], value: V) -> None:
-        """Set a value, in memory now and on disk at the commit."""
+        """Set a value, in memory now and on disk when the change is committed."""
         key = self._apply(table, table.key_of(value), value)
         self.rows[(table.name, table.key_bytes(key))] = table.row(value)
 
     def set_volatile(self, table: Table[K, V], value: V) -> None:
-        """Set a value in memory only. Use it if a restart may return to the value on disk."""
+        """Set a value in memory only. After a restart, the table has the value on disk again."""
         self._apply(table, table.key_of(value), value)
 
     def remove(self, table: Table[K, V], key: K) -> None:
-        """Remove a value, in memory now and on disk at the commit."""
+        """Remove a value, in memory now and on disk when the change is committed."""
         self._apply(table, key, None)
         self.rows[(table.name, table.key_bytes(key))] = None
 
     def apply_report(self, table: ReplicaTable, there: Rows, told: ReportedReplicas) -> Ids:
-        """Apply a datanode's report (`ReplicaTable.apply_report`). Return the ids of the containers
-        whose replicas changed; these replicas are written to disk at the commit."""
+        """Apply a datanode's report to the replica table.
+
+        Return the ids of the containers that changed. The changed replicas are written to disk when
+        the change is committed.
+        """
         new, undo = table.apply_report(there, told)
         self._undo.append(undo)
         for key, row in table.disk_rows(told.datanode_id, new) if len(new) else ():
@@ -115,8 +117,10 @@ class StateChange:
         return new["container_id"]
 
     def remove_all(self, table: ReplicaTable, datanode_id: str, container_ids: Ids) -> Ids:
-        """Remove a datanode's replicas of these containers. Return the containers of which it had a
-        replica."""
+        """Remove a datanode's replicas of these containers.
+
+        Return the ids of the containers of which the datanode had a replica.
+        """
         removed, undo = table.remove_all(datanode_id, container_ids)
         self._undo.append(undo)
         for container_id in removed.tolist():
@@ -124,7 +128,7 @@ class StateChange:
         return removed
 
     def next_id(self, counter: str) -> int:
-        """Take the next number of `counter`; no number is returned twice, even after a crash."""
+        """Return the next number of `counter`. No number is returned twice, even after a crash."""
         number = self._state.counters[counter]
         assert 1 <= number <= ID_MAX, f"{counter} ran out"
         self._undo.append(lambda: self._state.counters.__setitem__(counter, number))
@@ -133,7 +137,7 @@ class StateChange:
         return number
 
     def move_counter(self, counter: str, number: int) -> None:
-        """Continue `counter` at `number`, unless it is already higher."""
+        """Set the next number of `counter` to `number`, unless it is already higher."""
         before = self._state.counters[counter]
         if before < number <= ID_MAX:
             self._undo.append(lambda: self._state.counters.__setitem__(counter, before))
@@ -141,13 +145,16 @@ class StateChange:
             self.rows[("meta", counter.encode())] = records.pack([number])
 
     def begin_restore(self, restored: RestoreRecord) -> None:
-        """Mark this state as outdated, as if it had been restored from a backup."""
+        """Mark this state as outdated, as if it was restored from a backup."""
         self._set_restore(restored, self._state.recovered)
         self.rows[("meta", RESTORED)] = RESTORE_RECORD.row(restored)
 
     def end_restore(self) -> None:
-        """Mark a restored state as recovered. From now on all assigned ids are new. The state
-        contains everything that datanodes have seen in earlier terms."""
+        """Mark a restored state as recovered.
+
+        All ids that are assigned later are new. From now on, the state counts as containing
+        everything that datanodes have seen in earlier terms.
+        """
         state = self._state
         assert state.restored is not None, "there is a restore to end"
         end_id = state.counters["next_container_id"]
@@ -166,27 +173,32 @@ class StateChange:
         state.note_restore(restored, recovered)
 
     def add_audit_note(self, note: AuditEntry) -> None:
-        """Add an entry to the audit log, which is written when this change is committed."""
+        """Add an entry to the audit log. The entry is written after this change is committed."""
         self.notes.append(note)
 
     def on_undo(self, action: Callable[[], object]) -> None:
-        """Call `action` to undo an effect in memory if this change fails."""
+        """Register a function that restores a value in memory.
+
+        It is called if this change is rolled back.
+        """
         self._undo.append(action)
 
     def on_commit(
         self, action: Callable[Said, object], *words: Said.args, **facts: Said.kwargs
     ) -> None:
-        """Call `action` with these arguments after this change is durable. A failed change
-        therefore logs nothing."""
+        """Register a function and its arguments. It is called after this change is durable.
+
+        Log events are registered this way, so that a failed change logs nothing.
+        """
         self._told.append(partial(action, *words, **facts))
 
     def run_after_commit(self) -> None:
-        """Run the actions registered with `on_commit`, in order."""
+        """Call the functions registered with `on_commit`, in order."""
         for action in self._told:
             action()
 
     def undo(self) -> None:
-        """Restore memory to the state before this change."""
+        """Restore the memory to the state before this change."""
         while self._undo:
             self._undo.pop()()
 
@@ -196,7 +208,7 @@ class StateChange:
 
 
 class StateTables:
-    """The tables of a state, empty."""
+    """All tables of a state, without rows."""
 
     def __init__(self) -> None:
         self.nodes: Final = NodeTable()
@@ -219,7 +231,7 @@ class StateTables:
 
 
 class StateDatabase(StateTables):
-    """The durable state of the control plane."""
+    """The state of the control plane, in memory and on disk."""
 
     def __init__(self, environment: StateEnvironment, owner: "StateDirectoryLock") -> None:
         super().__init__()
@@ -231,9 +243,12 @@ class StateDatabase(StateTables):
         self.lineage = Lineage()
         self.is_cold = False
         self.restored: RestoreRecord | None = None
-        """The backup from which this state was restored, until it is recovered."""
+        """The backup from which this state was restored.
+
+        It is None after the state is recovered.
+        """
         self.recovered: RestoreRecord | None = None
-        """The backup from which this state was restored, after it is recovered."""
+        """The backup from which this state was restored and recovered; None if there was none."""
         self.writability: Final = Writability()
         names = ("meta", *(table.name for table in self.each_table))
         environment.open_databases(names)
@@ -249,19 +264,19 @@ class StateDatabase(StateTables):
         is_new: bool = False,
         check: Callable[[Path], object] = lambda _path: None,
     ) -> Self:
-        """Open or create the state in `directory` and begin a new term.
+        """Open or create the state in `directory`, and begin a new term.
 
-        A cold start forgets the replicas, because they are reported again. It keeps those on nodes
-        in maintenance, which cannot report. It also forgets the commands, because they were based
-        on the replicas. Every start of a restored state is cold until the state is recovered.
+        A cold start deletes the replica records, because datanodes report their replicas again. It
+        keeps the records of datanodes in maintenance, which may not be able to report. It also
+        deletes the commands, because they were based on the replicas. Every start with a restored
+        state is a cold start until the state is recovered. `check` examines the files before
+        another process can open them. `is_new` is True if an operator wants a new cluster in place
+        of a lost state.
 
-        `check` examines the files before any other process can open them. `is_new` means that an
-        operator wants a new cluster in place of a lost state.
-
-        Raise RefusedError(VOLUME_IN_USE) if another process owns the directory. Raise
+        Raise RefusedError(VOLUME_IN_USE) if another process uses the directory. Raise
         RefusedError(INCONSISTENT_VOLUME) if the state was lost, if other users may change it, or if
-        it has rows that cannot be decoded. Raise RefusedError(INVALID_CONFIG) if a new cluster is
-        wanted and the state is not lost.
+        it has rows that cannot be decoded. Raise RefusedError(INVALID_CONFIG) if `is_new` is True
+        and the state is not lost.
         """
         missing = made_directory(directory)
         check_directory(directory.resolve())
@@ -298,20 +313,20 @@ class StateDatabase(StateTables):
 
     @property
     def term(self) -> int:
-        """The term: the number of starts of a control plane on this state."""
+        """Return the term: the number of starts of a control plane on this state."""
         return self.counters["term"]
 
     @property
     def number(self) -> int:
-        """The number of the last durable change; each change gets the next one."""
+        """Return the number of the last durable change. Each change increases the number by one."""
         return self._environment.number
 
     @contextmanager
     def change(self) -> Iterator[StateChange]:
-        """Yield a change and make it durable at the end; undo it if anything fails.
+        """Yield a change, and commit it at the end of the block. Roll it back after any exception.
 
-        Raise UnavailableError with DISK_OUT_OF_SPACE or UNAVAILABLE if it cannot be written now.
-        Raise RefusedError(MALFORMED_REQUEST) if it can never be written.
+        Raise UnavailableError with DISK_OUT_OF_SPACE or UNAVAILABLE if the change cannot be written
+        now. Raise RefusedError(MALFORMED_REQUEST) if it can never be written.
         """
         change = StateChange(self)
         try:
@@ -323,28 +338,34 @@ class StateDatabase(StateTables):
         change.run_after_commit()
 
     def settled(self) -> ContainerBitmap:
-        """Return a new empty set of containers. From now on, the tables remove a container from
-        this set when the container changes."""
+        """Return a new empty set of containers.
+
+        When a container changes, the tables remove it from this set.
+        """
         made = ContainerBitmap()
         for table in self.each_table:
             table.settled.append(made)
         return made
 
     def dirty_containers(self) -> DirtyContainers:
-        """Return a new collector. From now on, the tables add a container to this collector when
-        the container changes."""
+        """Return a new collector of containers.
+
+        When a container changes, the tables add it to the collector.
+        """
         made = DirtyContainers()
         for table in self.each_table:
             table.settled.append(made)
         return made
 
     def note_restore(self, restored: RestoreRecord | None, recovered: RestoreRecord | None) -> None:
-        """Set two records in memory: of the restore in progress, and of the recovered restore."""
+        """Set the records of a restore in progress and of a recovered restore, in memory only."""
         self.restored, self.recovered = restored, recovered
 
     def mark_dirty(self, container_ids: Ids | Iterable[int]) -> None:
-        """Mark containers as changed because of a fact outside their rows, such as the health of a
-        node."""
+        """Mark containers as changed, although their rows have not changed.
+
+        An example is a change of a datanode's health.
+        """
         stirred = (
             container_ids
             if isinstance(container_ids, np.ndarray)
@@ -354,7 +375,7 @@ class StateDatabase(StateTables):
             settled.discard_all(stirred)
 
     def outcome(self, command_id: int) -> CommandOutcome | None:
-        """Return the outcome of a command, read from disk; None if there is none."""
+        """Read the outcome of a command from disk. Return None if there is none."""
         with self._environment.read() as transaction:
             database = self._databases[self.outcomes.name]
             row = transaction.get(self.outcomes.key_bytes(command_id), db=database)
@@ -363,15 +384,15 @@ class StateDatabase(StateTables):
     def has_all_commits_of(self, container_id: int) -> bool:
         """Return True if this state has every acknowledged commit of a container.
 
-        If the container was made before the recovery from a backup, the state may lack some
-        commits.
+        The state may lack commits if it was restored from a backup and the container was made
+        before the recovery ended.
         """
         if self.restored is not None:
             return False
         return self.recovered is None or container_id >= self.recovered.end_container_id
 
     def deleted_in(self, container_id: int) -> list[DeletedBlocks]:
-        """Return the deleted blocks of a container, read from disk. The caller needs no lock."""
+        """Read the deleted blocks of a container from disk. The caller needs no lock."""
         prefix = id_key(container_id)
         found = []
         with self._environment.read() as transaction:
@@ -383,7 +404,7 @@ class StateDatabase(StateTables):
         return found
 
     def close(self) -> None:
-        """Close the files. Every change is already durable."""
+        """Close the files. No change is lost, because every change is already durable."""
         self._environment.close()
         self._owner.release()
 
@@ -408,7 +429,10 @@ class StateDatabase(StateTables):
         self.writability.succeeded()
 
     def _forget(self) -> None:
-        """Remove the commands and the replicas that can be reported again, in one transaction."""
+        """Delete the commands, and the replica records that datanodes can report again.
+
+        Both are deleted in one transaction.
+        """
         self.is_cold = True
         nodes, replicas = self._databases[self.nodes.name], self._databases[self.replicas.name]
         with self._environment.write() as transaction:

@@ -1,7 +1,7 @@
-"""The control plane's types: small frozen values that are replaced, never changed in place.
+"""The types of the control plane's state: small immutable values, replaced at every change.
 
     node        a registered datanode (on disk), and its last heartbeat (not on disk)
-    container   the unit of replication; while OPEN, it has a writer's session
+    container   the unit of replication; while OPEN, it belongs to a writer's session
     replica     one datanode's report of its replica of a container
     allocation  a block that is allocated to a writer and not committed yet
     key         a name and its blocks
@@ -22,7 +22,7 @@ from suture.ec.scheme import parse_scheme
 
 
 class NodeHealthState(StrEnum):
-    """A node's health, derived from the age of its last heartbeat."""
+    """The health of a datanode, computed from the time since its last heartbeat."""
 
     HEALTHY = "HEALTHY"
     STALE = "STALE"
@@ -30,7 +30,10 @@ class NodeHealthState(StrEnum):
 
 
 class OpState(StrEnum):
-    """The operational state that an operator set for a node."""
+    """The operational state of a datanode.
+
+    Operators request it; the monitor of departures completes it.
+    """
 
     IN_SERVICE = "IN_SERVICE"
     DECOMMISSIONING = "DECOMMISSIONING"
@@ -40,7 +43,7 @@ class OpState(StrEnum):
 
 
 class ContainerState(StrEnum):
-    """The control plane's state of a container (Ozone's names)."""
+    """The states of a container in the control plane (Ozone's names)."""
 
     OPEN = "OPEN"
     CLOSING = "CLOSING"
@@ -53,12 +56,17 @@ class ContainerState(StrEnum):
 UNFINISHED: Final = frozenset(
     {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}
 )
-"""States of a container whose commits may be in progress, or may be known to one replica only."""
+"""States of a container whose last commits may be unknown.
+
+The container may get more commits, or only one replica may have its last commits.
+"""
 
 
 class CommandKind(StrEnum):
-    """The kinds of commands to datanodes. The values are those of `CommandStatus.type` and
-    `QueueCount.type` on the wire."""
+    """The kinds of commands to datanodes.
+
+    The values are also the values of `CommandStatus.type` and `QueueCount.type` in the protocol.
+    """
 
     CLOSE = "close"
     DELETE = "delete"
@@ -72,7 +80,7 @@ class CommandKind(StrEnum):
 
 
 class CommandPriority(StrEnum):
-    """Priority of a command. NORMAL commands of a kind are sent before LOW ones."""
+    """The priority of a command. NORMAL commands are sent before LOW commands of the same kind."""
 
     NORMAL = "NORMAL"
     LOW = "LOW"
@@ -80,7 +88,7 @@ class CommandPriority(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportedVolume:
-    """A volume as its datanode reported it."""
+    """A volume of a datanode, as the datanode reported it."""
 
     volume_id: str
     path: str
@@ -99,14 +107,17 @@ class ReportedVolume:
 
     @property
     def takes_replicas(self) -> bool:
-        """True if the volume takes new replicas. Otherwise, its datanode reports 0 bytes available,
-        so that the SCM places nothing on it."""
+        """Return True if the volume accepts new replicas.
+
+        Otherwise, its datanode reports 0 bytes available, so that the SCM places nothing on the
+        volume.
+        """
         return not self.failed and self.service in {"", "IN_SERVICE"}
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A registered datanode; stored on disk."""
+    """A registered datanode. The row is stored on disk."""
 
     datanode_id: str
     address: str
@@ -122,16 +133,17 @@ class Node:
 
     @property
     def is_read_only(self) -> bool:
-        """True if the node gets no new replicas, because its volumes have another layout version.
+        """Return True if the volumes of the datanode have another layout version.
 
-        Such a node is in the middle of an upgrade; its replicas are read and copied as usual.
+        Such a datanode is being upgraded. It gets no new replicas. Clients and peers read its
+        replicas as usual.
         """
         return self.layout_version != LAYOUT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The facts of a node's last heartbeat; lost at a restart."""
+    """The facts of a datanode's last heartbeat, kept in memory only."""
 
     heard_at_s: float  # monotonic
     heartbeat_at_ms: int  # wall clock, for display
@@ -140,23 +152,23 @@ class Liveness:
 
     @property
     def capacity_bytes(self) -> int:
-        """Capacity of all working volumes."""
+        """Return the capacity of all working volumes in bytes."""
         return sum(volume.capacity_bytes for volume in self.volumes if not volume.failed)
 
     @property
     def available_bytes(self) -> int:
-        """Bytes that can still be written on working volumes."""
+        """Return the number of bytes that can still be written to working volumes."""
         return sum(volume.available_bytes for volume in self.volumes if not volume.failed)
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of replicas on working volumes."""
+        """Return the number of bytes that replicas use on working volumes."""
         return sum(volume.used_bytes for volume in self.volumes if not volume.failed)
 
 
 @dataclass(frozen=True, slots=True)
 class Replica(ReplicaNumbers):
-    """A datanode's replica of a container, as last reported."""
+    """A datanode's replica of a container, as the datanode last reported it."""
 
     container_id: int
     datanode_id: str
@@ -172,22 +184,26 @@ class Replica(ReplicaNumbers):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A replica that a reconcile command names besides its peers. `is_dead` means that its node is
-    DEAD."""
+    """A replica that a reconcile command lists although its datanode is not a peer.
+
+    `is_dead` is True if the datanode is DEAD.
+    """
 
     replica: Replica
     is_dead: bool
 
 
 def data_count_of(scheme: str) -> int:
-    """Return the number of data shards of an erasure code; 1 without one."""
+    """Return the number of data shards of an erasure code. Return 1 if `scheme` is empty."""
     return parse_scheme(scheme).data_count if scheme else 1
 
 
 def replica_bytes(scheme: str, length_bytes: int) -> int:
-    """Return the bytes that a block takes in the largest replica: its length without an erasure
-    code, else the length of its longest shard. The first shard and the parity shards have that
-    length."""
+    """Return the number of bytes that a block takes in the largest replica of its container.
+
+    Without an erasure code, this is the length of the block. Otherwise, it is the length of the
+    longest shard. The first shard and the parity shards have this length.
+    """
     if not scheme:
         return length_bytes
     code = parse_scheme(scheme)
@@ -196,7 +212,10 @@ def replica_bytes(scheme: str, length_bytes: int) -> int:
 
 
 def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
-    """Return the maximum length of a block that keeps every replica within a container's size."""
+    """Return the maximum length of a block that fits into a container.
+
+    No replica of the container may be larger than `container_bytes_max`.
+    """
     if not scheme:
         return container_bytes_max
     code = parse_scheme(scheme)
@@ -206,15 +225,16 @@ def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The unit of replication. `pipeline` names the chosen datanodes that have not
-    reported a replica yet.
+    """A container: the unit of replication.
 
-    While the container is OPEN, `client_id` is the writer's session. An empty `client_id` means
-    that the container is released and another session may use it. `is_sealed` means that no more
-    blocks are allocated in it.
+    `pipeline` has the datanodes that were chosen for the container and have not reported a replica
+    yet. While the container is OPEN, `client_id` is the session of its writer. If `client_id` is
+    empty, any session may use the container. `is_sealed` means that no more blocks are allocated in
+    it.
 
-    The bytes are those of the largest replica, a copy or a shard (`replica_bytes`). Earlier
-    versions counted all bytes of keys in erasure-coded containers, which is never less.
+    `allocated_bytes` and `committed_bytes` are the sizes of the largest replica (`replica_bytes`).
+    Earlier versions counted the lengths of all keys in erasure-coded containers, which is never
+    less.
     """
 
     container_id: int
@@ -234,7 +254,7 @@ class Container:
 
     @property
     def data_count(self) -> int:
-        """Number of data shards; 1 if every replica is a whole copy."""
+        """Return the number of data shards. Return 1 if every replica is a full copy."""
         return data_count_of(self.scheme)
 
 
@@ -251,7 +271,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class KeyBlock:
-    """A block of a key."""
+    """A block that stores a part of a key."""
 
     container_id: int
     local_id: int
@@ -261,7 +281,7 @@ class KeyBlock:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A name and its blocks, in order."""
+    """A key: the name of a stored file, and its blocks in order."""
 
     name: str
     size_bytes: int
@@ -271,9 +291,11 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class DeletedBlocks:
-    """Blocks of one container whose delete all datanodes with a replica have acknowledged. The
-    record is kept as long as the container exists, so that a false tombstone of a peer is
-    detected."""
+    """Blocks of one container whose delete all datanodes with a replica have acknowledged.
+
+    The record is kept as long as the container exists. If a peer later reports a tombstone of
+    another block, the tombstone is known to be false.
+    """
 
     container_id: int
     transaction_id: int
@@ -283,8 +305,10 @@ class DeletedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTransaction:
-    """Blocks to delete in one container. The transaction is kept until every datanode with a
-    replica has acknowledged it."""
+    """Blocks to delete in one container.
+
+    The transaction is kept until every datanode with a replica has acknowledged it.
+    """
 
     transaction_id: int
     container_id: int
@@ -295,12 +319,12 @@ class DeleteTransaction:
 
 
 ASKED: Final = "asked by an operator"
-"""The reason of a hold that only an operator releases."""
+"""The reason of a hold that an operator has set. Only an operator releases such a hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A container, or one datanode's replica of it, for which no commands are sent."""
+    """A container, or its replica on one datanode, for which no commands are sent."""
 
     container_id: int
     datanode_id: str  # empty = the whole container is suppressed
@@ -319,7 +343,7 @@ class ControlKind(StrEnum):
 
 
 class WorkKind(StrEnum):
-    """The kinds of work that a setting concerns."""
+    """The kinds of work to which a run-time setting applies."""
 
     COPIES = "copies"
     DELETES = "deletes"
@@ -330,7 +354,7 @@ class WorkKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkControl:
-    """A setting that an operator changed at run time."""
+    """A run-time setting that an operator has set."""
 
     control: ControlKind
     work: WorkKind
@@ -342,8 +366,10 @@ class WorkControl:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenContainer:
-    """A container that an operator gave up, with its last record. Keys with blocks in it are
-    lost."""
+    """A container that an operator has marked as lost, with its last record.
+
+    Keys with blocks in it are lost.
+    """
 
     container: Container
     at_ms: int
@@ -352,11 +378,10 @@ class ForgottenContainer:
 
 @dataclass(frozen=True, slots=True)
 class PendingCommand:
-    """A command whose effect is not confirmed. It is queued while `sent_at_s` is None, otherwise in
-    flight.
+    """A command that has not ended. It is queued while `sent_at_s` is None; then it is sent.
 
-    An answered replicate or delete remains until a report shows that the replica is present or
-    gone.
+    After the answer, a copy or delete remains pending until a report shows that the replica is
+    present or gone.
     """
 
     command_id: int
@@ -388,12 +413,12 @@ class PendingCommand:
 
     @property
     def subject_id(self) -> str:
-        """The datanode whose replica the command is about."""
+        """Return the datanode whose replica the command creates, changes or deletes."""
         return self.target_id or self.datanode_id
 
 
 class OutcomeState(StrEnum):
-    """The possible ends of a command."""
+    """The possible results of a command."""
 
     EXECUTED = "EXECUTED"
     FAILED = "FAILED"
@@ -402,8 +427,10 @@ class OutcomeState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """The outcome of a command. `detail` is the serialised outcome message of its kind, or
-    empty."""
+    """The outcome of a command.
+
+    `detail` is the serialized outcome message for its kind of command, or empty.
+    """
 
     command_id: int
     datanode_id: str

@@ -1,4 +1,4 @@
-"""The control plane's options: name, unit, default, bounds and meaning, declared once."""
+"""The control plane's options, each with its unit, default, bounds and description."""
 
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ MIB: Final = 1024**2
 
 
 class ScmOptions(ConfigSection):
-    """The control plane's options, from the TOML file and `--set NAME=VALUE`."""
+    """The control plane's options. The TOML file and `--set NAME=VALUE` set them."""
 
     replication_factor: Count = Field(
         3, ge=1, le=10, description="Replicas of every new container."
@@ -217,14 +217,17 @@ class ScmOptions(ConfigSection):
     )
 
     def tls_files(self) -> TlsFiles | None:
-        """Return the certificate files; None for plaintext."""
+        """Return the paths of the certificate files. Return None if TLS is not configured."""
         if not self.tls_certificate:
             return None
         return TlsFiles(Path(self.tls_certificate), Path(self.tls_key), Path(self.tls_ca))
 
 
 def contradictions(chosen: ScmOptions) -> Iterator[Contradiction]:
-    """Yield (paths of the options, error text) for each contradiction between options."""
+    """Yield the contradictions between options.
+
+    Each has the paths of the options and an error text.
+    """
     if chosen.dead_after_ms <= chosen.stale_after_ms:
         yield (
             (("dead_after_ms",), ("stale_after_ms",)),
@@ -237,9 +240,10 @@ def contradictions(chosen: ScmOptions) -> Iterator[Contradiction]:
 
 
 def load(path: Path | None, settings: Mapping[str, str]) -> ScmOptions:
-    """Read the TOML file at `path`, if any; command-line `settings` override it.
+    """Return the options from the TOML file at `path`, if it is given.
 
-    Raise RefusedError(INVALID_CONFIG), with the file and line of an error in the file.
+    `settings` override the file. Raise RefusedError(INVALID_CONFIG) if an option is invalid. For an
+    error in the file, the message has the line.
     """
     written = read_each([] if path is None else [path])  # drop-ins beside it belong to the agent
     for name, text in settings.items():
@@ -255,8 +259,10 @@ def load(path: Path | None, settings: Mapping[str, str]) -> ScmOptions:
 
 
 def _setting(text: str) -> object:
-    """Return the value of a command-line setting: parsed as TOML, or the text itself if it is not
-    TOML."""
+    """Return the value of a command-line setting.
+
+    The text is parsed as TOML. If it is not valid TOML, the text itself is the value.
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -264,7 +270,7 @@ def _setting(text: str) -> object:
 
 
 def rows_of(chosen: ScmOptions) -> list[dict[str, str]]:
-    """Return each option with its effective and its default value, numbers in a readable unit."""
+    """Return each option with its current value and its default, as texts with readable units."""
     return [
         {
             "name": name,
@@ -281,7 +287,7 @@ def _value_text(value: Any, field: FieldInfo) -> str:
 
 
 def explain() -> str:
-    """Return one line per option: name, default, bounds, meaning."""
+    """Return one line per option, with its name, default, bounds and description."""
     return "\n".join(
         f"{option.name} = {option.default}  # "
         + (f"{option.bounds}: " if option.bounds else "")
@@ -291,7 +297,7 @@ def explain() -> str:
 
 
 def document() -> str:
-    """Return the control plane's part of docs/CONFIGURATION.md."""
+    """Return the part of docs/CONFIGURATION.md about the control plane."""
     lines = [
         "",
         "## The control plane",

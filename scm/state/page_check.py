@@ -1,9 +1,9 @@
-"""Checks in a child process that LMDB can read all pages of a state.
+"""Checks in a child process whether LMDB can read all pages of a state.
 
-LMDB trusts its file. A page of zeros, or a sector that cannot be read, ends the reading process by
-an assertion or a signal before it can report an error. Therefore a child process first reads all
-pages in use, with LMDB's own copy function, and discards the copy. The check takes as long as one
-read of the pages, from memory or from the disk. A start would read the pages anyway.
+LMDB does not verify its file. If a page has only zeros, or if a sector cannot be read, an assertion
+or a signal kills the reading process before it can report an error. Therefore, a child process
+first reads all used pages with LMDB's copy function, and discards the copy. The check takes as long
+as one read of the pages. The start of the SCM would read the pages anyway.
 """
 
 import signal
@@ -23,8 +23,10 @@ _DEADLY: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV})
 
 
 def check_pages(source: Path) -> None:
-    """Raise RefusedError(INCONSISTENT_VOLUME) if a reader of the state below `source` would crash.
-    Other errors appear when the state is opened."""
+    """Raise RefusedError(INCONSISTENT_VOLUME) if a process that reads the state would crash.
+
+    Other errors are reported when the state is opened.
+    """
     if not (source / DATA).is_file():
         return
     child = subprocess.run(  # noqa: S603 - this file, by our own interpreter
@@ -48,8 +50,10 @@ def check_pages(source: Path) -> None:
 
 
 def _go_through(source: str) -> None:
-    """Make LMDB read all pages in use, and end this child process with the result as its exit
-    code."""
+    """Read all used pages with LMDB, then exit.
+
+    The exit code of this child process is the result.
+    """
     try:
         with (
             snapshot_of(Path(source)) as (environment, transaction),

@@ -1,12 +1,12 @@
 """Encodes and decodes the rows of the state.
 
-A row is a UTF-8 JSON array of the value's fields in a fixed order, preceded by the CRC32 of the
-array (big-endian).
+A row consists of a CRC32 (big-endian) and a UTF-8 JSON array with the fields of a value in a fixed
+order. The CRC32 is that of the array.
 
-JSON keeps the state readable with any LMDB tool in an emergency. Only replicas, of which there are
-millions, are packed (`scm.state.replicas.replica_rows`). The CRC detects a damaged page before the
-control plane acts on a partly wrong cluster map. The order of fields is the format: it changes only
-together with `FORMAT_VERSION`.
+JSON allows an operator to read the state with any LMDB tool in an emergency. Only replicas have a
+binary format, because there are millions of them (`scm.state.replicas.replica_rows`). The CRC32
+detects a damaged page before the control plane uses wrong data. The order of the fields is part of
+the format, so it changes only together with `FORMAT_VERSION`.
 """
 
 import base64
@@ -68,23 +68,27 @@ _AT_REST: Final = re.compile(  # the body of a container's row, as `pack` writes
     rf'(?:{_NUMBER}){{4}}{_WORD},"(?P<scheme>[a-z0-9-]*)"\]'.encode()
 )
 NO_COUNT: Final = -1
-"""Placeholder for the replica count of a container that one number cannot describe, for instance an
-erasure-coded one."""
+"""Value for the required number of replicas if a single number cannot describe it.
+
+An erasure-coded container has this value, for instance.
+"""
 
 
 class DamagedRow(ValueError):
-    """Raised if a row on disk is not as it was written."""
+    """Raised if a row on disk is damaged or has an invalid format."""
 
 
 def pack(values: list[Any]) -> bytes:
-    """Encode the values of a row's fields: CRC32, then a JSON array."""
+    """Encode the fields of a row as a CRC32 and a JSON array."""
     body = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
     return CRC.pack(zlib.crc32(body)) + body
 
 
 def unpack(row: bytes, field_count: int) -> list[Any]:
-    """Decode a row; return the values of its fields. Raise DamagedRow if the row is damaged or has
-    another number of fields than `field_count`."""
+    """Decode a row, and return its fields.
+
+    Raise DamagedRow if the row is damaged, or if it does not have `field_count` fields.
+    """
     body = row[CRC.size :]
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
@@ -95,8 +99,11 @@ def unpack(row: bytes, field_count: int) -> list[Any]:
 
 
 def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
-    """Return the fields of each row. This takes a third of the time of single calls of `unpack`.
-    Raise DamagedRow if a row is damaged."""
+    """Decode many rows, and return the fields of each row.
+
+    This takes a third of the time of separate calls of `unpack`. Raise DamagedRow if a row is
+    damaged.
+    """
     bodies = [row[CRC.size :] for row in rows]
     if not all(bodies):
         raise DamagedRow("a row is too short for a checksum")
@@ -110,8 +117,10 @@ def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
 
 @dataclass(frozen=True, slots=True)
 class RowFormat(Generic[V]):
-    """Functions that convert the values of a table to rows and back. `value` and `values` raise
-    DamagedRow, ValueError or TypeError for an invalid row."""
+    """Functions that convert the values of a table to rows and back.
+
+    `value` and `values` raise DamagedRow, ValueError or TypeError if a row is invalid.
+    """
 
     row: Callable[[V], bytes]
     value: Callable[[bytes], V]
@@ -126,8 +135,11 @@ class Codec(NamedTuple):
 
 
 def row_format(noun: type[V], *names: str, **codecs: Codec) -> RowFormat[V]:
-    """Return the row format of a dataclass: all its fields in order, or only `names` in their
-    order. `codecs` converts fields by name; other fields are converted by their types."""
+    """Return the row format of the dataclass `noun`.
+
+    A row has the fields `names` in this order, or all fields if `names` is empty. `codecs` has the
+    conversion of some fields by name. All other fields are converted according to their types.
+    """
     all_names = tuple(field.name for field in fields(cast(Any, noun)))
     names = names or all_names
     values_of = attrgetter(*names)
@@ -160,7 +172,7 @@ def row_format(noun: type[V], *names: str, **codecs: Codec) -> RowFormat[V]:
 
 
 def _codec_of(hint: Any) -> Codec | None:
-    """Return the conversion for values of a type; None if JSON supports the type."""
+    """Return the conversion for fields of this type. Return None if JSON supports the type."""
     if hint is bytes:
         return BASE64
     if is_dataclass(hint):
@@ -182,7 +194,7 @@ _STEPS: Final = Codec(
     lambda ids: [after - before for before, after in pairwise((0, *ids))],
     lambda steps: tuple(accumulate(steps)),
 )
-"""Codec of ascending ids: each id is stored as its difference from the previous one."""
+"""Codec for ascending ids. Each id is stored as the difference from the previous id."""
 
 NODE: Final = row_format(Node)
 CONTAINER: Final = row_format(Container)
@@ -205,8 +217,10 @@ PENDING: Final = row_format(
     *("created_at_ms", "target_id", "size_bytes", "keep_count", "op_state", "op_expiry_ms"),
     *("why", "shards"),
 )
-"""Row of a command, without the time when it was sent, because a restarted SCM sends the command
-again."""
+"""Row format of a command.
+
+A row does not have the time when the command was sent, because a restarted SCM sends it again.
+"""
 OUTCOME: Final = row_format(
     CommandOutcome,
     *("command_id", "datanode_id", "reported_at_ms", "state", "kind", "container_id"),
@@ -215,8 +229,11 @@ OUTCOME: Final = row_format(
 
 
 def containers_from(rows: Sequence[bytes]) -> list[Container]:
-    """Decode containers field by field. There are millions, and this takes a third of the time of
-    the constructor. Raise ValueError or TypeError if a row is invalid."""
+    """Decode the rows of containers.
+
+    The fields are decoded column by column, because there are millions of rows and the constructor
+    takes three times as long. Raise ValueError or TypeError if a row is invalid.
+    """
     columns: list[Iterable[Any]] = list(zip(*unpack_all(rows, _CONTAINER_FIELDS), strict=True))
     if not columns:
         return []
@@ -229,15 +246,20 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
 
 
 def promised_counts(rows: Sequence[bytes]) -> list[int]:
-    """Return the number of blocks ever allocated in each container, without decoding the other
-    fields."""
+    """Return, for each row of a container, the number of blocks that were ever allocated in it.
+
+    The other fields are not converted.
+    """
     return [values[_PROMISED] for values in unpack_all(rows, _CONTAINER_FIELDS)]
 
 
 class ClosedContainerColumns(NamedTuple):
-    """Facts about closed containers with an empty pipeline (no chosen datanode has yet to report a
-    replica): the positions of their rows, the container ids, and their replica counts (NO_COUNT if
-    erasure-coded)."""
+    """Facts about closed containers with an empty pipeline, as columns.
+
+    `places` are the positions of their rows. `replica_counts` are the required numbers of replicas;
+    NO_COUNT for an erasure-coded container. The pipeline lists the chosen datanodes that have not
+    reported their replica yet.
+    """
 
     places: list[int]
     ids: list[int]
@@ -245,12 +267,12 @@ class ClosedContainerColumns(NamedTuple):
 
 
 def at_rest(rows: Sequence[bytes]) -> ClosedContainerColumns:
-    """Return the closed containers with an empty pipeline (no chosen datanode has yet to report a
-    replica). Their rows are not decoded, because there are millions. A later decoding of these rows
-    cannot fail. Raise DamagedRow if a row is damaged.
+    """Find the rows of closed containers with an empty pipeline. Return their facts as columns.
 
-    Most rows differ only in their digits. Their checksums are verified, so rows of the same form
-    have their numbers at the same positions. One row of each form is decoded as a check.
+    The pipeline lists the chosen datanodes that have not reported their replica yet. The rows are
+    not decoded, because there are millions. A later decoding of these rows cannot fail, because
+    their checksums are verified and their form is checked. Most rows differ only in their digits,
+    so one row of each form is parsed as a check. Raise DamagedRow if a row is damaged.
     """
     if rows and min(map(len, rows)) < CRC.size:
         raise DamagedRow("a row is too short for a checksum")
@@ -276,7 +298,10 @@ def at_rest(rows: Sequence[bytes]) -> ClosedContainerColumns:
 
 
 def check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
-    """Compare the stored checksums with those of the bodies. Raise DamagedRow if one differs."""
+    """Compute the checksums of the bodies, and compare them with `found`.
+
+    Raise DamagedRow if one of them differs.
+    """
     expected = np.fromiter(map(zlib.crc32, bodies), np.uint32, len(bodies))
     is_damaged = found != expected
     if is_damaged.any():
@@ -285,6 +310,6 @@ def check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
 
 
 def check(row: bytes) -> None:
-    """Verify the checksum of one row. Raise DamagedRow if it differs."""
+    """Verify the checksum of one row. Raise DamagedRow if it does not match."""
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(row[CRC.size :]):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")

@@ -1,11 +1,11 @@
-"""The starts of control planes on a state, used to detect an outdated state or a copy of it.
+"""The starts of the SCM on a state, used to detect an outdated state or a copy of it.
 
-Each start of a control plane has a random id, and each durable change has a number. A datanode
-stores the starts with the highest terms, and the highest state number that each has sent.
+Each start of the SCM has a random id, and each durable change of the state has a number. A datanode
+stores the starts with the highest terms that it has seen, and the highest state number of each.
 
-A state is outdated if its history lacks a start that a datanode has seen, or if that start ended in
-this history before the number that the datanode has seen. Then an old copy was put in place, a disk
-lost acknowledged writes, or another control plane runs on a copy of this state.
+The state is outdated if its history lacks a start that a datanode has seen. It is also outdated if
+that start ended in its history at a lower number than the datanode has seen. Then an old copy of
+the state was installed, a disk lost committed changes, or another SCM runs on a copy of the state.
 """
 
 import uuid
@@ -21,7 +21,7 @@ STARTS_MAX: Final = 256  # older starts are no longer compared
 
 @dataclass(frozen=True, slots=True)
 class ReportedStart:
-    """A start of a control plane, as a datanode stores it."""
+    """A start of the SCM, as a datanode has stored it."""
 
     start_id: str
     term: int
@@ -30,7 +30,7 @@ class ReportedStart:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start of a control plane on this state. `end_number` is the state number when it ended."""
+    """A start of the SCM on this state. `end_number` is the state number at its end."""
 
     start_id: str
     term: int
@@ -41,17 +41,21 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The control plane starts on this state; the last one is in progress. Starts with terms up to
-    `floor_term` are not compared with those that datanodes report, because their changes were
-    recovered, or they are too old."""
+    """The starts of the SCM on this state, oldest first. The last one is in progress.
+
+    If a datanode reports a start with a term up to `floor_term`, the start is not compared, because
+    its changes were recovered or it is too old.
+    """
 
     floor_term: int = 0
     starts: tuple[Start, ...] = ()
 
     @staticmethod
     def read(get: Callable[[bytes], Any]) -> "Lineage | None":
-        """Return the stored lineage; None if no start was recorded. Raise DamagedRow if the row is
-        damaged."""
+        """Return the stored lineage. Return None if no start is stored.
+
+        `get` returns the row of a key. Raise DamagedRow if the row is damaged.
+        """
         row = get(STARTS)
         if row is None:
             return None
@@ -59,14 +63,16 @@ class Lineage:
 
     @property
     def start_id(self) -> str:
-        """The id of the control plane's current start."""
+        """Return the id of the current start."""
         return self.starts[-1].start_id
 
     def with_new_start(
         self, *, term: int, number: int, now_ms: int, first_container_id: int
     ) -> Self:
-        """Return the lineage with a new start. The previous start ended at state number
-        `number`."""
+        """Return the lineage with a new start.
+
+        The previous start ended at the state number `number`.
+        """
         ended = [replace(start, end_number=number) for start in self.starts[-1:]]
         start = Start(str(uuid.uuid4()), term, 0, now_ms, first_container_id)
         starts = (*self.starts[:-1], *ended, start)
@@ -76,8 +82,10 @@ class Lineage:
         return replace(self, floor_term=floor_term, starts=starts[-STARTS_MAX:])
 
     def later(self, seen: Iterable[ReportedStart], number: int) -> list[ReportedStart]:
-        """Return the reported starts with changes that this state lacks. `number` is the current
-        number of this state."""
+        """Return the reported starts that have changes which this state lacks.
+
+        `number` is the current number of this state.
+        """
         ends = {start.start_id: start.end_number for start in self.starts}
         ends[self.start_id] = number
         return [
@@ -87,9 +95,12 @@ class Lineage:
         ]
 
     def since(self, later: Sequence[ReportedStart]) -> Start:
-        """Return the first start in this lineage that may lack changes of the `later` starts. For a
-        later start that is unknown here, this is the first start with the same or a higher term.
-        For a known one with further changes, it is the next start."""
+        """Return the first start of this lineage after which changes may be missing.
+
+        `later` are the reported starts with missing changes. If such a start is unknown, the result
+        is the first start of this lineage with the same or a higher term. If it is known, the
+        result is the start that followed it.
+        """
         known_ids = {start.start_id for start in self.starts[:-1]}
         first_term = min(one.term + (one.start_id in known_ids) for one in later)
         after = (start for start in self.starts if start.term >= first_term)

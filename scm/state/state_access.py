@@ -1,9 +1,9 @@
-"""The lock of the state, and the two decorators of the calls that take it.
+"""The lock of the state, and two decorators for methods that acquire it.
 
-- `@state_change` takes the lock, makes a change, commits it, and writes the audit log.
-- `@locked` takes the lock for reads and for notes in memory.
+- `@state_change` acquires the lock, begins a change, commits it, and writes the audit log.
+- `@locked` acquires the lock, for reads and for changes of facts in memory.
 
-Callers of a method without a decorator must hold the lock.
+Callers of a method without a decorator must hold the control plane's lock.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,30 +21,36 @@ R = TypeVar("R")
 
 
 class StateAccess:
-    """Takes the lock for a call, and makes the change of the state in that call durable."""
+    """The lock of the state, and the changes that are made under this lock."""
 
     def __init__(
         self, state: StateDatabase, audit: Audit, held: Callable[[float, float], object]
     ) -> None:
-        """`held` receives the seconds and the CPU time of each hold of the lock."""
+        """Create the lock of `state`.
+
+        After each hold of the lock, `held` is called with its duration and its CPU time in seconds.
+        """
         self._state = state
         self._audit = audit
         self.lock = MeteredLock(held)
 
     @contextmanager
     def change(self) -> Iterator[StateChange]:
-        """Yield a locked, atomic, durable change of the state, and write it to the audit log."""
+        """Acquire the lock and yield a change of the state.
+
+        At the end, commit it and write the audit log.
+        """
         with self.lock, self._state.change() as change:
             yield change
         audit_trail.write(self._audit, change.notes)
 
 
 class HasAccess(Protocol):
-    """Protocol of an object whose decorated methods take the lock of the state."""
+    """An object with methods that are decorated with `@state_change` or `@locked`."""
 
     @property
     def access(self) -> StateAccess:
-        """The lock of the state."""
+        """Return the lock of the state."""
 
 
 S = TypeVar("S", bound=HasAccess)
@@ -53,8 +59,10 @@ S = TypeVar("S", bound=HasAccess)
 def state_change(
     method: Callable[Concatenate[S, StateChange, P], R],
 ) -> Callable[Concatenate[S, P], R]:
-    """Decorator: pass a new change of the state to the method. The change is durable when the
-    method returns."""
+    """Decorate a method, so that it gets a new change of the state as its first argument.
+
+    The lock is held while the method runs. The change is durable when the method returns.
+    """
 
     @wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,8 +73,10 @@ def state_change(
 
 
 def locked(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Decorator: hold the lock of the state during the method, which changes at most facts in
-    memory."""
+    """Decorate a method, so that the lock of the state is held while it runs.
+
+    The method may only read the state and change facts in memory.
+    """
 
     @wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,4 +1,4 @@
-"""The directory of a state: its owner, its permissions, and the durability of its name."""
+"""The directory of a state: its lock file, its permissions, and the durability of its name."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ GROWING: Final = "state.restoring"  # exists beside the state while a restore is
 
 _FILES: Final = frozenset({DATA})
 _OWN_NAMES: Final = ("LOCK", "state", "snapshots", "runs")
-"""Names that a control plane creates in its directory."""
+"""Names of the files and directories that the SCM creates in its directory."""
 _OWNER_BYTES: Final = 512
 _FIRST_START: Final = "first start, "  # prefix of the lock file's text until there is a cluster
 
@@ -28,24 +28,25 @@ _log = structlog.get_logger("suture.scm")
 
 
 class StateDirectoryLock:
-    """The lock file. The process that has its flock owns the directory. The text of the file names
-    that process to others.
+    """The lock file of a state directory.
 
-    The text also records that the first start of a cluster is in progress (`note_start`). This
-    distinguishes a killed first start from a lost state.
+    The process that holds a lock (flock) on it owns the directory. The text of the file names this
+    process. The text also records whether the first start of a cluster is in progress
+    (`note_start`). This distinguishes a first start that was killed from a lost state.
     """
 
     def __init__(self, descriptor: int, left: str) -> None:
         self._descriptor = descriptor
         self.left = left
-        """The text that the previous owner left in the lock file."""
+        """The text that the previous owner wrote to the lock file."""
 
     @classmethod
     def acquire(cls, path: Path, *, is_first: bool = False) -> Self:
-        """Take the lock. `is_first` means that no control plane has used the directory before.
+        """Acquire the lock of a directory.
 
-        Raise RefusedError(VOLUME_IN_USE) if another process has the lock; the error names that
-        process. Raise RefusedError(INCONSISTENT_VOLUME) if the file cannot be opened or written.
+        `is_first` is True if no SCM has used the directory before. Raise
+        RefusedError(VOLUME_IN_USE) if another process holds the lock; the error names this process.
+        Raise RefusedError(INCONSISTENT_VOLUME) if the file cannot be opened or written.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -76,25 +77,29 @@ class StateDirectoryLock:
         return owner
 
     def note_start(self, *, is_first: bool) -> None:
-        """Record durably whether the first start of a cluster is in progress in this directory."""
+        """Record on disk whether the first start of a cluster is in progress in this directory."""
         self._write(is_first=is_first)
         os.fsync(self._descriptor)
 
     def _write(self, *, is_first: bool) -> None:
-        """Overwrite the text in one write. If the process is killed meanwhile, the file has the old
-        or the new text."""
+        """Overwrite the text of the lock file in a single write.
+
+        If the process is killed during the write, the file has the old or the new text.
+        """
         kind = _FIRST_START if is_first else ""
         text = f"{kind}pid {os.getpid()}: {' '.join(sys.argv)}".encode()[: _OWNER_BYTES - 1]
         os.pwrite(self._descriptor, text.ljust(_OWNER_BYTES - 1) + b"\n", 0)
 
     def release(self) -> None:
-        """Release the flock. The kernel also releases it when the process dies."""
+        """Release the lock. The kernel also releases it when the process dies."""
         os.close(self._descriptor)
 
 
 def cut_off_bytes(directory: Path) -> int:
-    """Return the number of bytes that an interrupted restore left in a directory; 0 if there are
-    none."""
+    """Return the number of bytes that an interrupted restore left in a directory.
+
+    Return 0 if there was no interrupted restore.
+    """
     growing = directory / GROWING
     if growing.is_symlink() or not growing.is_dir():
         return 0
@@ -105,8 +110,9 @@ def cut_off_bytes(directory: Path) -> int:
 
 
 def remove_cut_off(directory: Path) -> bool:
-    """Remove the partial copy of an interrupted restore; return True if there was one. The caller
-    owns the directory, so no restore is running in it.
+    """Remove the files of an interrupted restore. Return True if there were any.
+
+    The caller must own the directory, so that no restore is running in it.
     """
     is_there = cut_off_bytes(directory) > 0
     if is_there:
@@ -115,9 +121,10 @@ def remove_cut_off(directory: Path) -> bool:
 
 
 def settle_cut_off(directory: Path) -> None:
-    """Remove the partial copy of an interrupted restore, so that a control plane may start.
+    """Remove the files of an interrupted restore, so that the SCM can start.
 
-    Raise RefusedError if the restore left no state, because a start would then create a new one.
+    Raise RefusedError if there is no state besides these files, because the start would create a
+    new state.
     """
     if (directory / GROWING).exists() and not (directory / "state").exists():
         raise RefusedError(
@@ -130,7 +137,7 @@ def settle_cut_off(directory: Path) -> None:
 
 
 def names_left(directory: Path) -> tuple[str, ...]:
-    """Return the names that a control plane has created in a directory."""
+    """Return the names in a directory that the SCM has created."""
     return tuple(name for name in _OWN_NAMES if os.path.lexists(directory / name))
 
 
@@ -140,9 +147,8 @@ def settle_start(
     """Return True if a new cluster begins in the directory, because there was none before.
 
     `left` are the names that existed before this start. If an operator wants a new cluster
-    (`is_new`), a lost state is renamed.
-
-    Raise RefusedError if a state was lost, because a new cluster would reject all its datanodes.
+    (`is_new`), a lost state is renamed. Otherwise, raise RefusedError if the state is lost, because
+    a new cluster would reject all its datanodes.
     """
     data = directory / "state" / DATA
     is_empty = not data.exists() or (data.is_file() and not data.stat().st_size)
@@ -159,8 +165,7 @@ def settle_start(
 
 
 def lost_state(directory: Path, why: str) -> RefusedError:
-    """Return the error for a start in a directory whose cluster has lost its state. `why` describes
-    the loss."""
+    """Return the error for a start in a directory whose state is lost. `why` describes the loss."""
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",
@@ -170,8 +175,7 @@ def lost_state(directory: Path, why: str) -> RefusedError:
 
 
 def not_new(directory: Path, cluster_id: str) -> RefusedError:
-    """Return the error for a start of a new cluster in a directory that has the state of a
-    cluster."""
+    """Return the error for the start of a new cluster in a directory that already has a state."""
     return RefusedError(
         Code.INVALID_CONFIG,
         f"cannot start a new cluster in {directory}: it has the state of cluster {cluster_id}",
@@ -190,7 +194,10 @@ def _set_aside(directory: Path) -> None:
 
 
 def made_directory(path: Path) -> list[Path]:
-    """Create a directory and its missing parents; return the directories that were created."""
+    """Create a directory and its missing parents. Return the directories that were created.
+
+    Raise RefusedError if they cannot be created.
+    """
     try:
         missing = [one for one in (path, *path.parents) if not one.exists()]
         path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -201,8 +208,7 @@ def made_directory(path: Path) -> list[Path]:
 
 
 def check_directory(path: Path) -> None:
-    """Raise RefusedError if other users may change a directory, because they could replace the
-    state."""
+    """Raise RefusedError if other users can change a directory. They could replace the state."""
     try:
         facts = path.lstat()
     except FileNotFoundError:
@@ -225,10 +231,10 @@ def check_directory(path: Path) -> None:
 
 
 def make_durable(directory: Path, made: Sequence[Path]) -> None:
-    """Make the names of the state and of the directories created for it durable. Otherwise a power
-    failure could remove acknowledged data together with its directory.
+    """Sync the names of the state and of the directories in `made` to the disk.
 
-    The directory's own name is always synced, if permitted, because the process that created it may
+    Otherwise, a power failure could remove acknowledged data together with its directory. The name
+    of `directory` is always synced if this is permitted, because the process that created it may
     have been killed before it synced the name.
     """
     above = [path.parent for path in made or [directory]]

@@ -1,18 +1,19 @@
-"""The LMDB environment of a state. One process changes it, and others may copy it at the same time.
+"""The LMDB environment of a state.
 
-LMDB's table of readers is in the memory of the process that changes the state, because a table on a
-full btrfs would end this process (`lock_file_in_memory`). Other processes therefore cannot register
-as readers. File locks (flock) prevent the reuse of the pages that they copy:
+One process writes to it, and others may copy it at the same time. LMDB normally registers its
+readers in a shared lock file. On a full btrfs, such a file would kill the writing process, so it
+keeps the table of readers in its own memory (`lock_file_in_memory`). Other processes can therefore
+not register as readers. Instead, file locks (flock) prevent LMDB from reusing the pages that they
+copy:
 
-- The copying process has a shared lock on COPY_LOCK, from before its snapshot to the end. While it
-  takes the snapshot, it has an exclusive lock on the directory.
-- The changing process has an exclusive lock on the directory during each transaction. While
-  COPY_LOCK is locked, it keeps a read transaction open that is not newer than any snapshot.
+- The copying process holds a shared lock on COPY_LOCK from before its snapshot until the end. While
+  it takes the snapshot, it also holds an exclusive lock on the directory.
+- The writing process holds an exclusive lock on the directory during each transaction. While
+  COPY_LOCK is locked, it keeps a read transaction open that is at least as old as each snapshot.
 
-The kernel releases the locks of a killed process. A process that opens the environment cannot
-protect the pages of earlier snapshots. Before it changes anything, it therefore creates a new
-COPY_LOCK file. A copying process compares the file at its end, and discards the copy if COPY_LOCK
-is another file.
+The kernel releases the locks of a killed process. A process that opens the environment for writing
+cannot protect the pages of earlier snapshots. Therefore, it first creates a new COPY_LOCK file. At
+its end, a copying process discards the copy if COPY_LOCK is another file than before.
 """
 
 import fcntl
@@ -41,11 +42,13 @@ LOCK_POLL_S: Final = 0.001
 
 
 class StateEnvironment:
-    """The LMDB environment of a state, opened by its only writer. One thread writes at a time; any
-    thread may read."""
+    """The LMDB environment of a state, opened for writing.
+
+    Only one process has it open, and only one thread may write at a time. Any thread may read.
+    """
 
     def __init__(self, path: Path, map_bytes: int) -> None:
-        """Open or create the files in `path`. Raise lmdb.Error or OSError."""
+        """Open or create the files in `path`. Raise lmdb.Error or OSError if this fails."""
         self._path = path
         self._map_bytes = map_bytes
         self._reads = threading.Lock()  # prevents reads while the environment is replaced
@@ -85,7 +88,7 @@ class StateEnvironment:
         return environment
 
     def open_databases(self, names: Iterable[str]) -> None:
-        """Open all named databases; create those that are missing."""
+        """Open the databases with these names. Create the missing ones."""
         with self.write() as transaction:
             for name in names:
                 handle = self._environment.open_db(name.encode(), txn=transaction)
@@ -93,8 +96,11 @@ class StateEnvironment:
 
     @contextmanager
     def read(self) -> Iterator["lmdb.Transaction[bytes]"]:
-        """Yield a short read transaction. Raise UnavailableError if LMDB cannot begin one; after
-        the next change it may be possible again."""
+        """Yield a read transaction, which must be short.
+
+        Raise UnavailableError if LMDB cannot begin one. It may be possible again after the next
+        change.
+        """
         with self._reads:
             try:
                 transaction = self._environment.begin()
@@ -106,10 +112,11 @@ class StateEnvironment:
 
     @contextmanager
     def write(self) -> Iterator["lmdb.Transaction[bytes]"]:
-        """Yield a transaction. It is committed durably at the end, or aborted if the body raises.
+        """Yield a write transaction.
 
-        Raise lmdb.Error or OSError if the commit fails. Raise UnavailableError(BUSY) if a copying
-        process hangs.
+        Commit it at the end, or abort it if the body raises an exception. Raise lmdb.Error or
+        OSError if the commit fails. Raise UnavailableError(BUSY) if a copying process holds the
+        lock for too long.
         """
         with _locked(self._directory):
             self._open_again_after_panic()
@@ -119,8 +126,10 @@ class StateEnvironment:
             self.number = _number_of(self._environment)
 
     def _pin_copied_pages(self) -> None:
-        """Keep a read transaction open while another process copies the state, so that LMDB does
-        not reuse its pages."""
+        """Keep a read transaction open while another process copies the state.
+
+        LMDB does not reuse pages that an open read transaction may need.
+        """
         if _is_locked(self._copy_lock):
             self._pin = self._pin or self._environment.begin()
         elif self._pin is not None:
@@ -128,8 +137,10 @@ class StateEnvironment:
             self._pin = None
 
     def _open_again_after_panic(self) -> None:
-        """Replace the environment if LMDB refuses to use it (MDB_PANIC). LMDB does so after it
-        could not write the page with the roots, for instance on a full btrfs."""
+        """Replace the environment if LMDB refuses to use it (MDB_PANIC).
+
+        LMDB does so after a failed write of the page with the roots, for instance on a full btrfs.
+        """
         try:
             self._environment.begin().abort()
         except lmdb.Error:  # also if it is closed, because the last attempt failed
@@ -139,9 +150,11 @@ class StateEnvironment:
                 self._environment = self._as_before(self._opened())
 
     def _as_before(self, environment: lmdb.Environment) -> lmdb.Environment:
-        """Open the databases of a new environment. Raise lmdb.Error unless the environment is at
-        the last durable transaction, because a change that was reported as failed would then become
-        part of the state."""
+        """Open the databases of a new environment, and return the environment.
+
+        Raise lmdb.Error if the environment is not at the last durable transaction. Otherwise, a
+        change that was reported as failed would become part of the state.
+        """
         if _number_of(environment) != self.number:
             environment.close()
             raise lmdb.Error("a failed change is on the disk: restart suture-scm")
@@ -168,11 +181,12 @@ class StateEnvironment:
 def snapshot_of(
     path: Path,
 ) -> Iterator[tuple[lmdb.Environment, "lmdb.Transaction[bytes]"]]:
-    """Open the state in `path`, which another process may be changing; yield a snapshot of it.
+    """Yield an LMDB environment and a read transaction of the state in `path`, without changing it.
 
-    Raise lmdb.Error or OSError if it cannot be read. Raise UnavailableError(BUSY) if the other
-    process hangs, or if a control plane was started during the body: the body may then have read
-    pages of another state.
+    Another process may change the state at the same time. Raise lmdb.Error or OSError if the state
+    cannot be read. Raise UnavailableError(BUSY) if the other process holds the lock for too long.
+    Also raise it if an SCM was started while the body ran, because the body may then have read
+    reused pages.
     """
     with ExitStack() as opened:
         directory = opened.enter_context(_held(path))
@@ -198,7 +212,7 @@ def snapshot_of(
 
 
 def _check_copy_lock(path: Path, descriptor: int | None) -> None:
-    """Raise UnavailableError(BUSY) if COPY_LOCK is another file than at the beginning."""
+    """Raise UnavailableError(BUSY) if COPY_LOCK is another file than before the copy."""
     inode = None if descriptor is None else os.fstat(descriptor).st_ino
     found = (path / COPY_LOCK).stat().st_ino if (path / COPY_LOCK).exists() else None
     if found != inode:
@@ -208,7 +222,10 @@ def _check_copy_lock(path: Path, descriptor: int | None) -> None:
 
 
 def _new_copy_lock(path: Path) -> int:
-    """Create a new COPY_LOCK, which invalidates all copies in progress; return its descriptor."""
+    """Create a new COPY_LOCK file, so that all copies in progress are discarded.
+
+    Return its descriptor.
+    """
     new = path / f"{COPY_LOCK}.new"
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     new.replace(path / COPY_LOCK)
@@ -242,7 +259,10 @@ def _locked(descriptor: int) -> Iterator[None]:
 
 
 def _acquire_lock(descriptor: int, kind: int) -> None:
-    """Take a lock. Raise UnavailableError if another process does not release it in time."""
+    """Acquire a file lock.
+
+    Raise UnavailableError(BUSY) if another process holds it for too long.
+    """
     until_s = time.monotonic() + LOCK_WAIT_S
     while True:
         try:
@@ -257,7 +277,7 @@ def _acquire_lock(descriptor: int, kind: int) -> None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Return whether another process has a lock on a file."""
+    """Return True if another process has a lock on a file."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,8 +1,9 @@
-"""The single values of a state: format, cluster id, id counters, and the restore record.
+"""The single values of a state: format version, cluster id, counters, and restore record.
 
-While the state has a restore record, the control plane trusts nothing in it that may have changed
-since the backup (`scm.administration.restore_recovery`). It starts cold, and its safe mode ends
-only with the recovery.
+The restore record exists from the restore of a backup until the recovery of the state. Meanwhile,
+the control plane does not rely on facts that may have changed after the backup
+(`scm.administration.restore_recovery`). Every start is then a cold start, and safe mode ends only
+when the state is recovered.
 """
 
 from collections.abc import Callable
@@ -23,17 +24,19 @@ COUNTERS: Final = (
 )
 
 CONTAINER_GAP: Final = 10_000
-"""Number of container ids that a restore skips; its recovery skips as many again. Containers that
-no reachable datanode has may have these ids. The number is small, because a pass through all
-containers visits all ids. It is sufficient, because nothing is allocated before the datanodes have
-reported."""
+"""Number of container ids that a restore skips. Its recovery skips as many again.
+
+Containers that no reachable datanode has may use these ids. The number is small, because loops over
+all containers visit all ids. It is sufficient, because nothing is allocated before the datanodes
+have reported.
+"""
 
 _US: Final = 1_000  # in a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class SingleValues:
-    """The single values that every state has: format version, cluster id and id counters."""
+    """The single values that every state has."""
 
     format_version: int
     cluster_id: str
@@ -41,8 +44,10 @@ class SingleValues:
 
 
 def read(get: Callable[[bytes], Any]) -> SingleValues:
-    """Read the values by their keys. Raise DamagedRow if one is missing or damaged, or if the
-    version is not supported."""
+    """Read the single values. `get` returns the row of a key.
+
+    Raise DamagedRow if a value is missing or damaged, or if the format version is not supported.
+    """
 
     def value(name: str) -> Any:
         row = get(name.encode())
@@ -61,8 +66,11 @@ def read(get: Callable[[bytes], Any]) -> SingleValues:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRecord:
-    """The backup from which the state was restored. `unfinished` are the containers that were being
-    written at the time of the backup."""
+    """The backup from which the state was restored.
+
+    `unfinished` are the containers that were open or not completely closed at the time of the
+    backup.
+    """
 
     taken_at_ms: int
     first_new_container_id: int  # the backup has no container with this id or a higher one
@@ -74,12 +82,11 @@ RESTORE_RECORD: Final = records.row_format(RestoreRecord)
 
 
 def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:
-    """Return the counters of a restored state, each above all numbers assigned since the backup.
+    """Return the counters of a restored state. Each is above all numbers assigned after the backup.
 
-    The new values are derived from the clock. Counters begin at 1, and no control plane assigns a
-    million blocks, transactions or commands per second, or starts once a second. So each counter is
-    lower than the clock in its unit, whatever happened since the backup, and however often it is
-    restored.
+    The new values are computed from the clock. Counters begin at 1, and no SCM assigns a million
+    blocks, transactions or commands per second, or starts once per second. Therefore, each counter
+    is lower than the time in its unit, however often the state was restored.
     """
     least = {
         "next_container_id": counters["next_container_id"] + CONTAINER_GAP,

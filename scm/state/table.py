@@ -1,9 +1,9 @@
-"""The base of all tables of the state.
+"""The base class of all tables of the state.
 
-A table knows the format of its rows on disk but never touches the disk; `scm/state/database.py`
-does. `apply` is the only way to change a table, so an undo is an `apply` of the earlier value.
-`apply` also removes a changed container from the sets of settled containers
-(`StateDatabase.settled`).
+A table defines the format of its rows on disk, but it never accesses the disk;
+`scm/state/database.py` does. `apply` is the only method that changes a table. Therefore, a change
+is undone by calling `apply` with the earlier value. `apply` also removes a changed container from
+the sets of containers that need no check (`StateDatabase.settled`).
 """
 
 import gc
@@ -26,14 +26,17 @@ KeyAt: TypeAlias = Callable[[int], bytes]
 
 
 def id_key(number: int) -> bytes:
-    """Return the LMDB key of an id; the keys sort like the numbers."""
+    """Return the LMDB key of an id. The keys have the same order as the ids."""
     return _ID.pack(number)
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable garbage collection while millions of lasting values are created, because the time
-    that it takes grows faster than their number."""
+    """Disable garbage collection while the body runs.
+
+    It is used while millions of objects are created, because the time of a collection grows with
+    their number and none of them can be freed.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -44,9 +47,11 @@ def without_collection() -> Iterator[None]:
 
 
 def rows_on_disk(cursor: Callable[[], Any]) -> tuple[Iterator[bytes], KeyAt]:
-    """Return the rows of a database in key order, and a function that returns a row's key. `cursor`
-    opens an LMDB cursor. To read millions of keys together with the rows would take three times as
-    long."""
+    """Return the rows of a database in the order of their keys, and a function for the keys.
+
+    The function returns the key of the row at a position. `cursor` opens an LMDB cursor. The keys
+    are not read with the rows, because this would take three times as long for millions of rows.
+    """
 
     def key_at(place: int) -> bytes:
         keys = cursor().iternext(keys=True, values=False)
@@ -56,7 +61,7 @@ def rows_on_disk(cursor: Callable[[], Any]) -> tuple[Iterator[bytes], KeyAt]:
 
 
 class Table(Generic[K, V]):
-    """A table in memory: values by key, and the format of their rows on disk."""
+    """A table in memory: its values by key, and the format of their rows on disk."""
 
     def __init__(
         self,
@@ -76,7 +81,7 @@ class Table(Generic[K, V]):
         self.settled: list[ContainerBitmap | DirtyContainers] = []
 
     def get(self, key: K) -> V | None:
-        """Return the value under `key`; None if there is none."""
+        """Return the value for `key`. Return None if there is none."""
         return self._rows.get(key)
 
     def values(self) -> list[V]:
@@ -87,8 +92,10 @@ class Table(Generic[K, V]):
         return len(self._rows)
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Load rows from disk into an empty table. `key_at` returns the key of the row at a
-        position. Raise DamagedRow if a row is damaged."""
+        """Load rows from disk into an empty table.
+
+        `key_at` returns the key of the row at a position. Raise DamagedRow if a row is damaged.
+        """
         waiting, first = iter(rows), 0
         while portion := list(islice(waiting, LOADED_AT_ONCE)):
             self._load_portion(portion, first, key_at)
@@ -96,8 +103,10 @@ class Table(Generic[K, V]):
         self._all_taken_in()
 
     def _load_portion(self, rows: Sequence[bytes], first: int, key_at: KeyAt) -> None:
-        """Load a portion of rows; `first` is the position of its first row. Raise DamagedRow if a
-        row is damaged."""
+        """Load some rows. `first` is the position of the first of them among all rows.
+
+        Raise DamagedRow if a row is damaged.
+        """
         try:
             self._load_rows(rows)
         except (ValueError, TypeError):
@@ -108,16 +117,18 @@ class Table(Generic[K, V]):
         self._load_values(self._values_of(rows))
 
     def _load_values(self, values: Sequence[V]) -> None:
-        """Store values from disk. Their containers are not recorded as changed."""
+        """Store values from disk. Their containers do not count as changed."""
         for value in values:
             self.apply(self.key_of(value), value)
 
     def _all_taken_in(self) -> None:
-        """Finish the indexes after the last portion of rows is loaded. Subclasses with indexes
-        override this method."""
+        """Complete the indexes after all rows are loaded.
+
+        Subclasses with such indexes override this method.
+        """
 
     def _find_damage(self, rows: Iterable[bytes], first: int, key_at: KeyAt) -> None:
-        """Raise DamagedRow, with the row's key, for the first row that cannot be decoded."""
+        """Raise DamagedRow, with the key of the row, for the first row that cannot be decoded."""
         for place, row in enumerate(rows, first):
             try:
                 self.value(row)
@@ -129,7 +140,7 @@ class Table(Generic[K, V]):
         return records.DamagedRow(f"table {self.name}, key {key.hex()}: {error}")
 
     def apply(self, key: K, value: V | None) -> V | None:
-        """Set a value or, with None, remove it; return the earlier value."""
+        """Set the value of a key, or remove it if `value` is None. Return the earlier value."""
         before = self._rows.get(key)
         if value is None:
             self._rows.pop(key, None)
@@ -138,19 +149,21 @@ class Table(Generic[K, V]):
         return before
 
     def swap(self, key: K, value: V | None) -> Callable[[], object]:
-        """Set or remove a value; return an undo function."""
+        """Set or remove a value. Return a function that undoes this."""
         before = self.apply(key, value)
         return lambda: self.apply(key, before)
 
     def _mark_dirty(self, container_id: int) -> None:
-        """Remove a container from all sets of settled containers, because it changed."""
+        """Record in all sets of `settled` that a container changed."""
         for settled in self.settled:
             settled.discard(container_id)
 
 
 class PairTable(Table[tuple[int, int], V]):
-    """Rows identified by a container and a number, with an index of the numbers of each
-    container."""
+    """A table whose key is a container id and a second number.
+
+    An index has the second numbers for each container.
+    """
 
     def __init__(
         self,
@@ -161,10 +174,10 @@ class PairTable(Table[tuple[int, int], V]):
     ) -> None:
         super().__init__(name, key_bytes=lambda key: ID_PAIR.pack(*key), key_of=key_of, rows=rows)
         self.by_container: dict[int, set[int]] = {}
-        """By container: the numbers of its rows."""
+        """For each container, the second numbers of its rows."""
 
     def apply(self, key: tuple[int, int], value: V | None) -> V | None:
-        """Set or remove a row, and update the index."""
+        """Set or remove a row, and update the index. Return the earlier row."""
         before = super().apply(key, value)
         self._mark_dirty(key[0])
         if value is not None:
@@ -174,7 +187,7 @@ class PairTable(Table[tuple[int, int], V]):
         return before
 
     def of(self, container_id: int) -> list[V]:
-        """Return the rows of a container, lowest number first."""
+        """Return the rows of a container, sorted by the second number."""
         numbers = sorted(self.by_container.get(container_id, ()))
         return [self._rows[(container_id, number)] for number in numbers]
 
@@ -188,7 +201,7 @@ class PairTable(Table[tuple[int, int], V]):
 
 
 def discard(index: dict[K, set[int]], key: K, member: int) -> None:
-    """Remove a member from a set in an index. Remove the set if it becomes empty."""
+    """Remove a member from the set of a key. Remove the key if the set becomes empty."""
     members = index.get(key)
     if members is not None:
         members.discard(member)

@@ -1,9 +1,9 @@
-"""A lock that reports how long it was held, because every call to the control plane waits for one
-lock.
+"""A lock that reports how long it was held.
 
-The lock also reports the CPU time of each hold. The rest of the hold was spent waiting for the disk
-or a CPU core, which smaller portions of work would not shorten. The CPU time is read outside of the
-lock: the kernel updates its accounts for it and, on a busy host, may preempt the thread.
+Every call to the control plane waits for the same lock. The lock also reports the CPU time of each
+hold. The rest of the time was spent waiting for the disk or for a CPU core, and splitting the work
+into smaller portions would not shorten it. The CPU time is read outside of the lock, because a
+thread that reads it may be preempted on a busy host.
 """
 
 import threading
@@ -16,7 +16,10 @@ class MeteredLock:
     """A lock that reports the duration of each hold. It can only be used as a context manager."""
 
     def __init__(self, held: Callable[[float, float], object]) -> None:
-        """`held` receives the seconds and the CPU time of each hold, after its end."""
+        """Create the lock.
+
+        After each hold, `held` is called with its duration and its CPU time in seconds.
+        """
         self._lock = threading.RLock()  # so that a second `__enter__` of the holder returns
         self._is_held = False
         self._held = held
@@ -24,8 +27,11 @@ class MeteredLock:
         self._spent_s = 0.0  # CPU time of the holding thread before it took the lock
 
     def __enter__(self) -> None:
-        """Take the lock; wait without a limit. Raise RuntimeError if this thread holds the lock:
-        waiting for itself would stop the control plane."""
+        """Acquire the lock. Wait without a time limit.
+
+        Raise RuntimeError if this thread already holds the lock, because it would wait for itself
+        forever.
+        """
         spent_s = time.thread_time()
         self._lock.acquire()
         if self._is_held:

@@ -1,1 +1,1 @@
-"""The control plane as one object: its parts, and its calls grouped by caller."""
+"""The control plane as one object: its components, and its calls grouped by caller."""

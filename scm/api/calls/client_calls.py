@@ -1,4 +1,4 @@
-"""Client calls of the control plane: allocate blocks; commit, look up and list keys."""
+"""Calls of clients: allocate blocks, and commit, look up and list keys."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -15,7 +15,10 @@ PAGE_BLOCKS_MAX: Final = 100_000  # blocks on a page: 2 MB, built well within a 
 
 
 class ClientCalls:
-    """Calls of clients. Each call is one locked, atomic, durable change, or one read."""
+    """Calls of clients.
+
+    Each call holds the lock, and makes at most one atomic change of the state.
+    """
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
         self.access = parts.access
@@ -32,11 +35,11 @@ class ClientCalls:
         *,
         scheme: str = "",
     ) -> list[AllocatedBlockInfo]:
-        """Allocate one block per size to a writer, in order. `names` are the new keys of the
-        blocks.
+        """Allocate one block per size to a writer. Return the blocks in the order of the sizes.
 
-        `scheme` is the erasure code of the containers; "" for full copies. The datanodes of an
-        erasure-coded block are in the order of their shard indexes.
+        `names` are the keys that the writer stores in the blocks. `scheme` is the erasure code of
+        the containers; it is empty for full copies. The datanodes of an erasure-coded block are in
+        the order of their shard indexes.
         """
         self._refuse_in_safe_mode("no block is allocated")
         containers_before = {
@@ -66,7 +69,11 @@ class ClientCalls:
         may_replace: bool,
         failed: Sequence[tuple[int, str]],
     ) -> None:
-        """Record keys with their blocks. Either all keys are recorded, or none."""
+        """Record keys with their blocks. Record all of them or none.
+
+        `failed` are the replicas, as container id and datanode id, to which the writer failed to
+        write.
+        """
         now_ms = self._parts.clock.wall_ms()
         stamped = [
             key if key.created_at_ms else Key(key.name, key.size_bytes, now_ms, key.blocks)
@@ -81,7 +88,7 @@ class ClientCalls:
 
     @state_change
     def finish(self, change: StateChange, client_id: str, *, close: bool) -> list[int]:
-        """End a writer's session; return the ids of its open containers."""
+        """End a writer's session. Return the ids of the containers that it had open."""
         container_ids = self._parts.writers.finish(change, client_id, close=close)
         self._parts.observer.update_containers(change, container_ids)
         return container_ids
@@ -90,8 +97,8 @@ class ClientCalls:
     def lookup(self, name: str) -> tuple[Key, list[ContainerLocation]]:
         """Return a key, and the locations of its containers.
 
-        Raise RefusedError(KEY_NOT_FOUND) if there is no such key. Raise RefusedError(KEY_LOST) if
-        an operator gave up a container of the key.
+        Raise RefusedError(KEY_NOT_FOUND) if the key does not exist. Raise RefusedError(KEY_LOST) if
+        an operator has marked a container of the key as lost.
         """
         key = self._parts.state.keys.get(name)
         if key is None:
@@ -116,11 +123,11 @@ class ClientCalls:
     def list_keys(
         self, *, prefix: str, start_after: str, count: int, container_ids: Collection[int] = ()
     ) -> tuple[list[Key], str]:
-        """Return a page of keys, and the name to continue after; an empty name means that this is
-        the last page.
+        """Return a page of keys, sorted by name, and the name after which the next page begins.
 
-        The page has fewer than `count` keys if they have many blocks. With `container_ids`, the
-        page has only keys with a block in one of these containers.
+        The name is empty on the last page. The page has fewer than `count` keys if the keys have
+        many blocks. With `container_ids`, keys without a block in these containers are left out of
+        the page.
         """
         with self.access.lock:
             keys = self._parts.state.keys.page(
@@ -137,8 +144,10 @@ class ClientCalls:
 
     @locked
     def lost_of(self, key: Key) -> list[int]:
-        """Return those containers of a key that an operator gave up; an empty list if the key is
-        not lost."""
+        """Return the containers of a key that an operator has marked as lost.
+
+        Return an empty list if the key is not lost.
+        """
         return self._parts.state.forgotten.lost_of(key)
 
     def _refuse_in_safe_mode(self, what: str) -> None:
@@ -152,8 +161,10 @@ class ClientCalls:
 
 
 def _bounded(keys: list[Key]) -> list[Key]:
-    """Return the first key, and as many of the following keys as fit into the page's block
-    limit."""
+    """Return the first keys of the list that together have at most PAGE_BLOCKS_MAX blocks.
+
+    The result always includes the first key.
+    """
     block_count = 0
     for number, key in enumerate(keys):
         block_count += len(key.blocks)

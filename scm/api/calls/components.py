@@ -1,4 +1,4 @@
-"""Assembles the control plane's components once, behind one lock."""
+"""Creates the components of the control plane, which share one lock."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,8 +56,10 @@ from suture.wire.server.authorization import Audit, NullAudit
 
 
 class ControlPlaneComponents:
-    """The control plane's components. Callers of methods without `@locked` or
-    `@state_change` hold the lock (`scm.state.state_access`).
+    """The components of the control plane.
+
+    Callers must hold the control plane's lock, except for methods decorated with `@locked` or
+    `@state_change` (`scm.state.state_access`).
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class ControlPlaneComponents:
             self.closures.end_all_writes()
 
     def _begin_to_administer(self) -> None:
-        """Create the components that serve operators and plans."""
+        """Create the components that carry out requests of operators and plans."""
         basis, judge, safe_mode = self.basis, self.judge, self.safe_mode
         pages = ContainerPages(basis, self.batches)
         previews = Previews(basis, judge, self.reconciles)
@@ -143,7 +145,7 @@ class ControlPlaneComponents:
         self.balancer = Balancer(basis, judge, self.manager, self.removals, safe_mode)
 
     def _begin_to_watch(self) -> None:
-        """Create the components that only observe, count and record."""
+        """Create the components that compute status, counts and history."""
         self.started_at_ms = self.clock.wall_ms()
         self.waits = ContainerWaits(
             self.basis, self.manager, self.removals, self.healing, self.safe_mode

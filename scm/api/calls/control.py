@@ -1,12 +1,12 @@
-"""The control plane as one object: every call is one locked, atomic, durable change.
+"""The control plane as one object, and its periodic work.
 
-Datanodes, clients, operators and the clock (`tick`) call it. Each call takes the lock
-(`scm.state.state_access`), a component decides, the change is committed, and the call returns the
-answer.
+Datanodes, clients, operators and the timer (`tick`) call the control plane. A call that changes the
+state acquires the lock (`scm.state.state_access`), calls a component, makes the change durable, and
+returns the answer.
 
-`scm.api.calls.components` creates the components. This module and the other modules of this package
-define the order of steps of calls that need several components. The control plane pushes nothing:
-datanodes fetch their commands with heartbeats.
+`scm.api.calls.components` creates the components. If a call needs several components, the modules
+of this package define their order. The control plane never connects to a datanode: datanodes
+receive their commands in the answers to heartbeats.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,18 +32,18 @@ T = TypeVar("T")
 
 
 def _no_pause(_took_s: float) -> None:
-    """Default for `pause`: return at once, without a pause."""
+    """Return at once. This is the default of the argument `pause`."""
 
 
 def _no_look() -> None:
-    """Default for `look_on`: return at once, without a check of further containers."""
+    """Return at once. This is the default of the argument `look_on`."""
 
 
 class ControlPlane(ControlPlaneComponents):
-    """A control plane of a single node, not highly available: the state directory has one owner.
+    """The control plane, which runs as one process on one node and is not highly available.
 
-    Callers use the components. The methods defined in this class are for the control plane's own
-    loops.
+    Callers use the components. The methods of this class are for the control plane's own worker
+    threads.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ControlPlane(ControlPlaneComponents):
 
     @property
     def reported_start(self) -> ReportedStart:
-        """This start of the control plane and its state number, as sent to datanodes."""
+        """Return the id and term of this start, and the state number, as datanodes receive them."""
         state = self.state
         return ReportedStart(state.lineage.start_id, state.term, state.number)
 
@@ -73,12 +73,12 @@ class ControlPlane(ControlPlaneComponents):
         pause: Callable[[float], object] = _no_pause,
         look_on: Callable[[], object] = _no_look,
     ) -> None:
-        """Do the periodic work; called about every heartbeat interval.
+        """Do the periodic work. The timer calls this method about once per heartbeat interval.
 
         The work runs in portions, so that other calls get the lock between them. After each
-        portion, `pause` receives the seconds that it took. Before commands are ordered, `look_on`
-        checks as many due containers as time allows. Commands are then ordered, the most urgent
-        first.
+        portion, the method calls `pause` with the duration of the portion in seconds. Before it
+        orders commands, it calls `look_on`, which checks as many due containers as time allows. The
+        most urgent commands are ordered first.
         """
         while self._portion(pause, self._note_node):
             pass
@@ -100,11 +100,11 @@ class ControlPlane(ControlPlaneComponents):
             self.balancer.advance(change)
 
     def note_history(self, pause: Callable[[float], object] = _no_pause) -> None:
-        """Recompute outdated container counts, and record a sample of the cluster's history if one
-        is due. Called between ticks.
+        """Recompute outdated container counts, and record a sample of the cluster if one is due.
 
-        After a start, millions of containers must be counted. After each portion, `pause` receives
-        the seconds that it took.
+        The method is called between ticks. After a start, it must count millions of containers, so
+        the count runs in portions. After each portion, the method calls `pause` with the duration
+        in seconds.
         """
         for _ in range(COUNTS_PER_TICK):
             began_s = self.clock.monotonic_s()
@@ -128,8 +128,10 @@ class ControlPlane(ControlPlaneComponents):
             )
 
     def _portion(self, pause: Callable[[float], object], step: Callable[[StateChange], T]) -> T:
-        """Run one step of a tick in its own change, then call `pause` with the seconds it took.
-        Return the step's result."""
+        """Run one step of a tick as one change, and return the result of the step.
+
+        Then call `pause` with the duration of the step in seconds.
+        """
         began_s = self.clock.monotonic_s()
         with self.access.change() as change:
             found = step(change)
@@ -137,8 +139,11 @@ class ControlPlane(ControlPlaneComponents):
         return found
 
     def _note_node(self, change: StateChange) -> bool:
-        """Process one node whose health changed: schedule its containers for checks, and if it
-        died, give up its commands. Return False if no node's health changed."""
+        """Process one datanode whose health changed. Return False if there was none.
+
+        The containers of the datanode are scheduled for checks. If the datanode is dead, its
+        commands end.
+        """
         changed = self.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
             held = self.state.replicas.ids_on(datanode_id)
@@ -153,8 +158,10 @@ class ControlPlane(ControlPlaneComponents):
         return bool(changed)
 
     def _begin_tick(self, change: StateChange) -> list[int] | None:
-        """Do the part of a tick that orders no copies. Return the ids of the checked containers, or
-        None in safe mode."""
+        """Do the part of a tick that orders no copies, and check some containers.
+
+        Return the ids of the checked containers. Return None in safe mode.
+        """
         self.commands.expire(change)
         self.totals.recompute_some()
         self.reconciles.forget_old()
@@ -170,17 +177,16 @@ class ControlPlane(ControlPlaneComponents):
         return self.manager.check_next()
 
     def _choose(self, _change: StateChange) -> None:
-        """Choose the containers for which this step orders commands."""
+        """Choose the containers for which this tick orders commands."""
         self.manager.choose()
         self.healing.begin_turn()
 
     @state_change
     def continue_round(self, change: StateChange) -> bool:
-        """Check more of the containers that a tick left unchecked; return True if some are still
-        unchecked.
+        """Check more containers that the last tick left unchecked.
 
-        If a node dies, all its containers are due. They are checked in portions, so that other
-        calls get the lock between them.
+        Return True if some are still unchecked. If a datanode dies, all its containers must be
+        checked. The check runs in portions, so that other calls get the lock between them.
         """
         if not self.manager.is_behind or not self.safe_mode.reevaluate().is_open:
             return False
@@ -192,11 +198,11 @@ class ControlPlane(ControlPlaneComponents):
 
     @locked
     def pop_changed_nodes(self) -> list[str]:
-        """Return the nodes that joined, left or changed since the last call, for a Spark round.
+        """Return the datanodes that joined, left or changed since the last call.
 
-        Return an empty list while containers wait for copies or deletes, so that the round starts
-        after this work. This delay ends after one check interval, because some containers may wait
-        forever.
+        The caller runs a Spark verification for them. The list is empty while containers wait for
+        copies or deletes, so that the verification starts after this work. This delay lasts at most
+        one check interval, because some containers may wait forever.
         """
         first_s = min(self.changed_nodes.values(), default=0.0)
         is_early = self.clock.monotonic_s() - first_s < self.options.check_interval_ms / 1000
@@ -208,7 +214,7 @@ class ControlPlane(ControlPlaneComponents):
 
     @locked
     def nodes_changed(self, datanode_ids: Sequence[str]) -> None:
-        """Record nodes as changed again, because the Spark round for them failed."""
+        """Record datanodes as changed again, because the Spark verification for them failed."""
         for datanode_id in datanode_ids:
             self._node_changed(datanode_id)
 
@@ -217,14 +223,20 @@ class ControlPlane(ControlPlaneComponents):
 
     @state_change
     def note_verified(self, change: StateChange, decisions: Mapping[str, int], error: str) -> None:
-        """Record the result of the last verification by Spark: the number of decisions by code, or
-        the error."""
+        """Record the result of a Spark verification.
+
+        `decisions` has the number of plan rows by the code of the decision. `error` is empty on
+        success.
+        """
         verified = LastVerification(self.clock.wall_ms(), dict(decisions), error)
         self.chronicle.verified(change, verified)
 
     def _unsettled_on(self, datanode_id: str) -> list[int]:
-        """Return the containers that a change of this node's health affects. They are closing or
-        have pending block deletes, and the node has a replica of them or is in their pipeline."""
+        """Return the containers that must be updated when the health of this datanode changes.
+
+        These containers are closing or have pending block deletes, and the datanode has a replica
+        of them or is in their pipeline.
+        """
         closing = self.state.containers.closing
         waiting = closing.union(self.state.transactions.container_ids())
         if not waiting:  # usual after a start, when each node has tens of thousands of replicas

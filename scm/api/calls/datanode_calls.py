@@ -1,7 +1,7 @@
-"""Datanode calls of the control plane: registrations, heartbeats, and confirmed deletes.
+"""Calls of datanodes: registrations, heartbeats, and the confirmation of deletes.
 
-A heartbeat applies the reports and outcomes of a datanode, updates the containers that changed, and
-returns the commands that are due.
+A heartbeat call applies the datanode's reports and command outcomes, updates the changed
+containers, and returns the commands that are due.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,15 +22,17 @@ REPORTED_AT_ONCE: Final = 5_000  # replicas while the lock is held: some 0.03 s 
 
 
 class DatanodeCalls:
-    """Calls of datanodes. Each call is one locked, atomic, durable change."""
+    """Calls of datanodes. A call with a very long report makes several durable changes."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
         self.access = parts.access
         self._parts = parts
 
     def register(self, registration: Registration) -> None:
-        """Register a datanode. Raise RefusedError(WRONG_CLUSTER) if it belongs to another
-        cluster."""
+        """Register a datanode.
+
+        Raise RefusedError(WRONG_CLUSTER) if the datanode belongs to another cluster.
+        """
         try:
             self._register(registration)
         except RefusedError as error:
@@ -60,12 +62,12 @@ class DatanodeCalls:
     def heartbeat(
         self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
     ) -> HeartbeatAnswer:
-        """Apply a datanode's reports and return its commands.
+        """Apply the reports of a datanode, and return its commands.
 
-        A call is ignored if another process of this datanode registered later. Raise
-        UnavailableError, without any change, if the caller no longer waits (`is_awaited`). In this
-        case the caller's next call may have been applied already, and this call would replace newer
-        facts by older ones.
+        If another process of this datanode registered later, apply nothing and return an answer
+        with `is_known=False`. Raise UnavailableError without any change if the caller no longer
+        waits (`is_awaited`). The next heartbeat of the datanode may then be applied already, and
+        this call would replace its newer facts with older ones.
         """
         parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
         outcomes, refused = call.outcomes, list(call.refused)
@@ -105,8 +107,11 @@ class DatanodeCalls:
             )
 
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
-        """Record a heartbeat; return False if another process of the datanode registered later.
-        Raise UnavailableError(CANCELLED) if the caller no longer waits."""
+        """Record the time of a heartbeat.
+
+        Return False if another process of the datanode registered later. Raise
+        UnavailableError(CANCELLED) if the caller no longer waits.
+        """
         if not is_awaited():
             raise UnavailableError(Code.CANCELLED, f"{call.datanode_id} timed out")
         if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
@@ -122,8 +127,10 @@ class DatanodeCalls:
         reports: Iterable[NodeReplicaReport],
         refused: list[str],
     ) -> bool:
-        """Apply a part of a datanode's call; return True if the control plane may make decisions.
-        `refused` collects the invalid parts that are left out."""
+        """Apply a part of a heartbeat. Return True if the control plane is not in safe mode.
+
+        The method appends a message to `refused` for each invalid part that it ignores.
+        """
         changed: set[int] = set()
         for outcome in outcomes:
             self._parts.deletions.acknowledge(change, outcome)
@@ -152,10 +159,10 @@ class DatanodeCalls:
     def confirm_deletes(
         self, container_id: int, local_ids: Sequence[int]
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Return two subsets of these blocks: those whose delete the control plane has ever
-        ordered, and those that a key needs.
+        """Return which of these blocks were ordered to be deleted, and which of them a key needs.
 
-        The long part runs without the lock, on immutable values.
+        The first set contains the blocks that the control plane has ever ordered to delete. The
+        long part of the search runs without the lock, on immutable values.
         """
         asked = frozenset(local_ids)
         with self.access.lock:
@@ -173,8 +180,10 @@ class DatanodeCalls:
         return ordered & asked, named
 
     def _addressed(self, change: StateChange, command: PendingCommand) -> PendingCommand:
-        """Return a command with the details that are known only when it is sent. Record its source
-        datanodes in memory."""
+        """Return a command with the details that are added when it is sent, such as its sources.
+
+        Record the source datanodes in the pending command, in memory only.
+        """
         addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
         if addressed.sources:
             change.set_volatile(self._parts.state.commands, addressed)

@@ -1,6 +1,4 @@
-"""Queries of operators to the control plane. They change nothing, and hold the state lock only for
-a short time at once.
-"""
+"""Read-only calls of operators. Each call holds the state lock only for short periods."""
 
 import threading
 from collections import Counter
@@ -35,7 +33,7 @@ CONTAINERS_NAMED_MAX: Final = 12  # of each problem
 
 
 class Queries:
-    """Read-only calls of operators, on the state of the control plane."""
+    """Read-only calls of operators."""
 
     def __init__(self, parts: ControlPlaneComponents) -> None:
         self.access = parts.access
@@ -44,8 +42,10 @@ class Queries:
         self._watches: list[Callable[[], list[str]]] = []
 
     def nodes(self) -> list[NodeView]:
-        """Return all nodes in the order of their ids. The lock is taken once per NODES_AT_ONCE
-        nodes."""
+        """Return all datanodes, sorted by id.
+
+        The lock is acquired once per NODES_AT_ONCE datanodes.
+        """
         with self.access.lock:
             names = sorted(node.datanode_id for node in self._parts.state.nodes.values())
         views: list[NodeView] = []
@@ -55,8 +55,10 @@ class Queries:
         return views
 
     def watch(self, troubles: Callable[[], list[str]]) -> None:
-        """Register a function that returns problems of this process, one per line.
-        `self.troubles()` calls it."""
+        """Register a function that returns the problems of a part of this process, one per line.
+
+        `troubles()` calls the function.
+        """
         self._watches.append(troubles)
 
     def troubles(self) -> list[str]:
@@ -66,27 +68,34 @@ class Queries:
         return found + [line for troubles in self._watches for line in troubles()]
 
     def _refused(self) -> list[str]:
-        """Return lines about datanodes whose calls had invalid parts. If a datanode has seen a
-        later state of the SCM than the present one, a line about this comes first."""
+        """Return one line for each datanode whose calls had invalid parts.
+
+        If a datanode has seen a later state of the SCM than the present one, the first line reports
+        this.
+        """
         older = self._parts.older_states.trouble
         return [*([older] if older else []), *self._parts.refused_parts.lines()]
 
     def count_containers(self) -> HealthCounts:
-        """Recompute all outdated flags of containers; then return the container counts. The lock is
-        released between the steps."""
+        """Recompute the outdated flags of all containers, and return the container counts.
+
+        The lock is released between the steps.
+        """
         while True:
             with self.access.lock:
                 if self._parts.totals.recompute_some():
                     return self._parts.totals.counts()
 
     def judgement(self) -> tuple[Look, Judgement]:
-        """Return the facts about the cluster, and the judgement computed from these facts."""
+        """Return the facts about the cluster, and the verdict on its data."""
         look, _nodes = self.cluster_facts()
         return look, judged(look, self.troubles())
 
     def to_recover(self) -> RecoveryBacklog:
-        """Return the containers that `scm recover` must examine, because of a restore, because the
-        state does not know them, or because they lack blocks that keys need.
+        """Return the containers that `scm recover` must examine.
+
+        A container must be examined after a restore, if the state does not contain it, or if it
+        lacks blocks that keys need.
         """
         self.count_containers()
         with self.access.lock:
@@ -97,7 +106,7 @@ class Queries:
         return totals.named(Flag.LACKING, totals.count_of(Flag.LACKING))
 
     def report(self) -> RmReport:
-        """Return the replication manager's report of its last round."""
+        """Return the replication manager's report about the states of all containers."""
         parts = self._parts
         with self.access.lock:
             counts = dict(parts.state.containers.states)
@@ -117,10 +126,10 @@ class Queries:
     def keys_in(
         self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
     ) -> KeyPage:
-        """Return a page of the keys that have blocks in `container_ids`. With `is_at_risk`, also
-        include the keys of containers at risk.
+        """Return a page of the keys that have blocks in `container_ids`.
 
-        The search runs without the lock, on immutable values.
+        With `is_at_risk`, also include the keys of all containers at risk. The search runs without
+        the lock, on immutable values.
         """
         with self.access.lock:
             keys = self._parts.state.keys.values()
@@ -177,8 +186,10 @@ class Queries:
             )
 
     def cluster_facts(self) -> tuple[Look, list[NodeView]]:
-        """Return the facts from which the verdict is computed, and all nodes in the order of their
-        ids. The lock is released between the steps."""
+        """Return the facts from which the verdict is computed, and all datanodes, sorted by id.
+
+        The lock is released between the steps.
+        """
         parts = self._parts
         nodes = self.nodes()
         for _ in range(COUNTS_PER_LOOK):
@@ -200,8 +211,10 @@ class Queries:
         return replace(look, sums=summed(nodes)), nodes
 
     def survey(self) -> ClusterOverview:
-        """Return the facts that the web pages show. The lock is released between the steps, so that
-        no other call waits for long."""
+        """Return the facts that the web pages show.
+
+        The lock is released between the steps, so that no other call waits for long.
+        """
         parts = self._parts
         look, nodes = self.cluster_facts()
         leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
@@ -246,10 +259,10 @@ class Queries:
     def outcomes(
         self, command_ids: Sequence[int], count: int, *, before_id: int = 0
     ) -> tuple[list[CommandOutcome], list[int]]:
-        """Return the outcomes of `command_ids`, and the ids of those commands that are pending.
+        """Return the outcomes of these commands, and the ids of those that are still pending.
 
         If `command_ids` is empty, return the `count` newest outcomes, and the ids of all pending
-        commands. If `before_id` is not 0, return only outcomes of commands with lower ids.
+        commands. If `before_id` is not 0, these are the newest outcomes of commands with lower ids.
         """
         parts = self._parts
         with self.access.lock:
@@ -264,10 +277,10 @@ class Queries:
         return [outcome for outcome in found if outcome is not None], pending
 
     def export_snapshot(self) -> snapshot_export.SnapshotExport:
-        """Write the current state as Parquet; return the export. The lock is held while the state
-        is copied, but not while the files are written.
+        """Write the current state as Parquet files, and return the export.
 
-        Raise UnavailableError(BUSY) if another export is running.
+        The lock is held while the state is copied, but not while the files are written. Raise
+        UnavailableError(BUSY) if another export is running.
         """
         parts = self._parts
         if not self._export_lock.acquire(blocking=False):

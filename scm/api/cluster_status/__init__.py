@@ -1,1 +1,1 @@
-"""An overview of the cluster: current facts, verdict, and history."""
+"""The status of the cluster: current facts, the verdict on the data, and the history of both."""

@@ -1,4 +1,4 @@
-"""The facts from which the verdict on the cluster is computed. No I/O."""
+"""The facts from which the verdict on the cluster's data is computed. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,10 @@ class Look:
 
 
 def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
-    """Return the verdict on the cluster's data. `troubles` are the problems of the process
-    itself."""
+    """Return the verdict on the cluster's data.
+
+    `troubles` are problems of the control plane's own process.
+    """
     counts, sums = look.counts, look.sums
     facts = ClusterFacts(
         containers=ContainerProblems(

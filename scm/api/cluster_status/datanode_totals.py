@@ -1,4 +1,7 @@
-"""Sums of the figures that datanodes report, by rack and in total. No I/O."""
+"""Totals of the volumes and replicas that datanodes report, per rack and for the cluster.
+
+No I/O.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,29 +13,37 @@ from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 from suture.observe.terminal_escape import short_id
 
 GONE: Final = OpState.DECOMMISSIONED
-"""State of a node of which no replica is expected, and which may be switched off."""
+"""Operational state of a datanode that may be stopped. The SCM expects no replicas from it."""
 
 
 def is_silent(view: NodeView) -> bool:
-    """Return True if a node that has not left the cluster is STALE or DEAD."""
+    """Return True if a datanode is STALE or DEAD and is not decommissioned."""
     return view.health is not NodeHealthState.HEALTHY and view.node.op_state is not GONE
 
 
 def is_unreported(view: NodeView) -> bool:
-    """Return True if a node sends heartbeats but has not yet reported all its replicas to this
-    process."""
+    """Return True if a datanode sends heartbeats but has not reported all its replicas yet.
+
+    Only reports to this process of the control plane count.
+    """
     return view.health is NodeHealthState.HEALTHY and not view.has_reported
 
 
 def volumes_of(view: NodeView) -> Sequence[ReportedVolume]:
-    """Return the last reported volumes of a node; the report may be older than this process."""
+    """Return the volumes that a datanode reported last.
+
+    The report may be older than this process.
+    """
     return () if view.live is None else view.live.volumes
 
 
 @dataclass(slots=True)
 class NodeTotals:
-    """Totals of the figures that some nodes report. For a silent node, its last report counts.
-    `silent` names the silent nodes."""
+    """Totals of the volumes and replicas of several datanodes, for instance of one rack.
+
+    For a silent datanode, the values of its last report are added. `silent` has the ids of these
+    datanodes.
+    """
 
     name: str = ""
     node_count: int = 0
@@ -52,11 +63,14 @@ class NodeTotals:
 
     @property
     def expected_count(self) -> int:
-        """Number of nodes expected to call: all but those that have left."""
+        """Return the number of datanodes that should send heartbeats.
+
+        These are all datanodes except decommissioned ones.
+        """
         return self.heard_count + len(self.silent)
 
     def add(self, view: NodeView) -> None:
-        """Add the figures of one more node to the totals."""
+        """Add the values of one more datanode to the totals."""
         name = view.node.datanode_id
         self.node_count += 1
         self.container_count += view.container_count
@@ -90,14 +104,18 @@ class NodeTotals:
 
 
 def verified_at_ms(volume: ReportedVolume) -> int:
-    """Return the time of a volume's oldest verification, NOTHING_TO_VERIFY, or NEVER_VERIFIED."""
+    """Return the time of the oldest full read of any replica on a volume, in ms since 1970.
+
+    Return NOTHING_TO_VERIFY if the volume has failed or has no data. Return NEVER_VERIFIED if some
+    data was never read.
+    """
     if volume.failed or not (volume.data_bytes or volume.container_count):
         return NOTHING_TO_VERIFY
     return volume.oldest_scan_at_ms or NEVER_VERIFIED
 
 
 def summed(views: Iterable[NodeView], name: str = "") -> NodeTotals:
-    """Return the totals of some nodes under the name `name`."""
+    """Return the totals of these datanodes. `name` becomes the name of the totals."""
     sums = NodeTotals(name)
     for view in views:
         sums.add(view)
@@ -105,7 +123,7 @@ def summed(views: Iterable[NodeView], name: str = "") -> NodeTotals:
 
 
 def by_rack(views: Iterable[NodeView]) -> list[NodeTotals]:
-    """Return the totals of each rack, sorted by its name."""
+    """Return the totals of each rack, sorted by the name of the rack."""
     racks: dict[str, NodeTotals] = {}
     for view in views:
         rack = view.node.rack

@@ -1,7 +1,7 @@
-"""All facts that the cluster's pages show, as values of nearly one moment.
+"""The facts that the cluster's web pages show, read at nearly the same moment.
 
-The facts are collected in portions, so that no call waits for them. A node's facts may be a tenth
-of a second older than the counts of containers.
+The facts are read in portions, so that no other call waits for the lock for long. The facts about a
+datanode may be a tenth of a second older than the counts of containers.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from scm.state.entities import CommandKind
 
 @dataclass(frozen=True, slots=True)
 class CommandBacklog:
-    """Commands of one kind: the number pending, and the rate at which they are done."""
+    """The number of pending commands of one kind, and the rate at which such commands end."""
 
     kind: CommandKind
     pending_count: int
@@ -27,7 +27,7 @@ class CommandBacklog:
 
 @dataclass(frozen=True, slots=True)
 class FlaggedContainers:
-    """The number of containers with a condition, and the first of these containers."""
+    """The containers with one condition: their number, and the first of them."""
 
     flag: Flag
     count: int
@@ -36,7 +36,7 @@ class FlaggedContainers:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOverview:
-    """The facts of the cluster's pages."""
+    """The facts that the cluster's web pages show."""
 
     look: Look
     cluster_id: str

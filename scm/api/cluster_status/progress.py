@@ -1,7 +1,7 @@
-"""Counts and rates of commands that datanodes carried out, updated as datanodes answer.
+"""Counts and rates of the commands that datanodes have carried out.
 
-The counts are in memory only. After a start the rates are unknown until commands have been carried
-out.
+The counts are kept in memory only. After a start of the control plane, the rates are unknown until
+the first commands have ended.
 """
 
 from collections import Counter, deque
@@ -16,12 +16,12 @@ PORTION_S: Final = 10.0
 COUNTED: Final = frozenset(
     {CommandKind.REPLICATE, CommandKind.RECONSTRUCT, CommandKind.RECONCILE, CommandKind.DELETE}
 )
-"""Kinds that repair or remove replicas; closes and messages to a node do not count."""
+"""Kinds of commands that repair or remove replicas. Only these kinds are included in `sums()`."""
 
 
 @dataclass(slots=True)
 class CompletedWork:
-    """Commands carried out in one interval."""
+    """Commands that ended in one interval of PORTION_S seconds, by kind."""
 
     since_s: float
     done: Counter[str]
@@ -39,30 +39,32 @@ class CompletionRate:
     span_s: float = 0.0
 
     def bytes_per_s(self) -> float:
-        """Return the bytes moved per second; 0 if no bytes were moved."""
+        """Return the number of bytes moved per second."""
         return self.moved_bytes / self.span_s if self.span_s else 0.0
 
     def left_s(self, count: int) -> float | None:
-        """Return the estimated seconds to process `count` more items at this rate; None if the rate
-        is unknown."""
+        """Return the estimated time in seconds for `count` more commands at this rate.
+
+        Return None if the rate is unknown.
+        """
         if not count:
             return 0.0
         return count * self.span_s / self.done_count if self.done_count and self.span_s else None
 
 
 class CommandProgress:
-    """Counts the outcomes of commands by kind. Callers hold the control plane's lock."""
+    """Counts the outcomes of commands by kind. Callers must hold the control plane's lock."""
 
     def __init__(self, now_s: float) -> None:
         self._started_at_s = now_s
         self._portions: deque[CompletedWork] = deque()
         self.done: Counter[tuple[str, str]] = Counter()
-        """Number of commands since the start, by kind and result."""
+        """Number of ended commands since the start, by kind and result."""
         self.moved_bytes: Counter[str] = Counter()
-        """Bytes moved since the start, by kind."""
+        """Number of bytes moved since the start, by kind of command."""
 
     def record_outcome(self, outcome: CommandOutcome, now_s: float) -> None:
-        """Count the outcome of one command that a datanode answered."""
+        """Count the outcome of one command."""
         portion = self._portion(now_s)
         self.done[outcome.kind, outcome.state] += 1
         if outcome.state is OutcomeState.FAILED:
@@ -74,7 +76,7 @@ class CommandProgress:
             self.moved_bytes[outcome.kind] += moved
 
     def rate(self, kind: CommandKind, now_s: float) -> CompletionRate:
-        """Return the rate of commands of a kind in the last ten minutes."""
+        """Return the commands of one kind that ended in the last ten minutes."""
         self._forget(now_s)
         return CompletionRate(
             sum(portion.done[kind] for portion in self._portions),
@@ -84,7 +86,10 @@ class CommandProgress:
         )
 
     def sums(self) -> tuple[int, int, int]:
-        """Return the done and failed commands of `COUNTED` since the start, and the bytes moved."""
+        """Return the numbers of executed commands, failed commands and moved bytes since the start.
+
+        The first two numbers include only the kinds of commands in `COUNTED`.
+        """
         done, failed = (
             sum(count for (kind, state), count in self.done.items()
                 if state == wanted and kind in COUNTED)
@@ -104,7 +109,10 @@ class CommandProgress:
 
 
 def is_news(pending: PendingCommand | None, outcome: CommandOutcome) -> bool:
-    """Return True if this is a datanode's first answer to this command of the control plane."""
+    """Return True if this outcome is the first answer of the datanode to this command.
+
+    `pending` is None if the control plane has no such command.
+    """
     return (
         pending is not None
         and not pending.is_answered
@@ -114,7 +122,7 @@ def is_news(pending: PendingCommand | None, outcome: CommandOutcome) -> bool:
 
 
 def bytes_of(outcome: CommandOutcome) -> int:
-    """Return the bytes that a command moved, as its datanode reports."""
+    """Return the number of bytes that a command moved, as the datanode reported it."""
     match outcome.kind:
         case CommandKind.RECONSTRUCT:
             return scm_pb2.ReconstructOutcome.FromString(outcome.detail).bytes_written

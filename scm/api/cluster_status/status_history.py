@@ -1,7 +1,7 @@
-"""Keeps the history of the cluster: a sample every half minute, and every change of the verdict.
+"""The history of the cluster: a sample every 30 seconds, and all changes of the verdict.
 
 Each sample is merged into its 5-minute interval, its hour and its day. A start of the control plane
-is recorded as a change of the verdict, because nothing was observed before the start.
+is recorded as a change of the verdict to UNKNOWN, because nothing was observed before the start.
 """
 
 from collections.abc import Sequence
@@ -30,22 +30,26 @@ TEXT_CHARS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class StatusHistoryData:
-    """The recorded history, oldest first."""
+    """The recorded history, oldest entries first."""
 
     samples: tuple[Sequence[StatusSample], ...] = ()  # by level
     turns: Sequence[VerdictChange] = ()
     verifications: Sequence[Verification] = ()
 
     def since_ms(self, verdict: DataVerdict, now_ms: int) -> int:
-        """Return the time of the last verdict change, in ms since 1970, if it was to `verdict`;
-        otherwise `now_ms`."""
+        """Return the time of the last change of the verdict, in ms since 1970.
+
+        Return `now_ms` if the last change was not to `verdict`.
+        """
         last = self.turns[-1] if self.turns else None
         return last.at_ms if last is not None and last.verdict is verdict else now_ms
 
 
 class StatusHistory:
-    """Records samples of the cluster, and changes of the verdict on its data. Callers hold the
-    control plane's lock."""
+    """Records samples of the cluster, changes of the verdict, and results of Spark verifications.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, state: StateDatabase, *, started_at_ms: int) -> None:
         self._state = state
@@ -55,7 +59,7 @@ class StatusHistory:
         self._done = (0, 0, 0)
 
     def is_due(self, now_s: float) -> bool:
-        """Return True if it is time for the next sample of the cluster."""
+        """Return True if EVERY_S seconds have passed since the last sample."""
         return self._noted_at_s is None or now_s - self._noted_at_s >= EVERY_S
 
     def record_sample(
@@ -67,8 +71,11 @@ class StatusHistory:
         done: tuple[int, int, int],
         now_s: float,
     ) -> None:
-        """Record a sample, and the verdict if it changed. `done` are totals since the start: done
-        commands, failed commands, and bytes moved."""
+        """Record a sample of the cluster, and the verdict if it has changed.
+
+        `done` has three totals since the start: executed commands, failed commands, and moved
+        bytes.
+        """
         self._noted_at_s = now_s
         if self._is_first:
             self._is_first = False
@@ -86,7 +93,7 @@ class StatusHistory:
         self._sample(change, sample)
 
     def verified(self, change: StateChange, verified: LastVerification) -> None:
-        """Record the result of a verification by Spark."""
+        """Record the result of a Spark verification."""
         row = Verification(
             verified.at_ms,
             tuple(sorted(verified.decisions.items())),
@@ -97,15 +104,14 @@ class StatusHistory:
             change.remove(self._state.verifications, old.at_ms)
 
     def last_verified(self) -> LastVerification:
-        """Return the result of the last verification by Spark, which may have run before this
-        start."""
+        """Return the result of the last Spark verification, even if it ran before this start."""
         known = self._state.verifications.by_time()
         if not known:
             return LastVerification()
         return LastVerification(known[-1].at_ms, dict(known[-1].decisions), known[-1].error)
 
     def past(self) -> StatusHistoryData:
-        """Return all recorded samples, verdict changes and verifications."""
+        """Return all recorded samples, changes of the verdict, and Spark verifications."""
         return StatusHistoryData(
             tuple(self._state.samples.of(level) for level in range(len(LEVELS))),
             self._state.turns.by_time(),
@@ -141,7 +147,7 @@ class StatusHistory:
 def sample_of(
     look: Look, verdict: DataVerdict, *, done: int, failed: int, moved_bytes: int
 ) -> StatusSample:
-    """Return the sample that the history keeps of the facts in `look`."""
+    """Return a sample for the history, with the facts in `look` and the given numbers."""
     sums, counts = look.sums, look.counts
     return StatusSample(
         level=0,

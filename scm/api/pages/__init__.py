@@ -1,1 +1,1 @@
-"""The cluster's web pages: values in, HTML out."""
+"""Renders the cluster's web pages. Each function takes values and returns HTML."""

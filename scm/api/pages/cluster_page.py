@@ -1,7 +1,7 @@
-"""The cluster's page: whether the data is healthy, since when, and the repairs in progress.
+"""The web page of the cluster: the verdict on its data, and the repairs in progress.
 
-For a large cluster the page shows the racks, and of all other lists the worst entries. The pages
-`?rack=` and `?node=` show the rest (`scm.api.pages.node_pages`).
+For a large cluster, the page shows totals per rack, and only the worst entries of each list. The
+pages `?rack=` and `?node=` show all entries of a rack or a datanode (`scm.api.pages.node_pages`).
 """
 
 from typing import Final
@@ -60,7 +60,7 @@ ALWAYS_SHOWN: Final = (
 
 
 def cluster_page(survey: ClusterOverview, judgement: Judgement) -> bytes:
-    """Return the cluster's page as HTML."""
+    """Return the web page of the cluster as HTML."""
     now_ms, verdict = survey.look.now_ms, judgement.verdict
     racks = by_rack(survey.nodes)
     since_ms = survey.past.since_ms(verdict, now_ms)
@@ -94,7 +94,7 @@ def cluster_page(survey: ClusterOverview, judgement: Judgement) -> bytes:
 
 
 def verified_line(look: Look) -> str:
-    """Return a sentence that says how much data of the reporting nodes is verified."""
+    """Return a sentence that states how much data of the reporting datanodes was read by scans."""
     sums = look.sums
     heard = " of the answering datanodes" if sums.silent else ""
     if sums.oldest_scan_at_ms == NOTHING_TO_VERIFY:
@@ -110,8 +110,7 @@ def verified_line(look: Look) -> str:
 
 
 def _waiting(survey: ClusterOverview) -> str:
-    """Return a text with the number of containers that wait for copies, and the estimated time for
-    the copies."""
+    """Return a sentence with the number of containers that wait for copies, and the time left."""
     if not survey.look.gate.is_open:
         reason = survey.look.gate.reason
         return f"Safe mode: nothing is ordered yet. {reason[:1].upper()}{reason[1:]}."

@@ -1,4 +1,4 @@
-"""The cluster's history of the last weeks: verdicts, three curves, and a table of days."""
+"""The history on the cluster's web page: verdicts, three charts, and a table of 21 days."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -37,7 +37,7 @@ WORDS: Final = {
 
 
 def history(past: StatusHistoryData, now_ms: int) -> dict[str, object]:
-    """Return the facts that the history template shows: verdicts, curves, and a table of days."""
+    """Return the values that the history template shows: verdicts, charts, and a table of days."""
     begin_ms = now_ms - WEEKS_MS
     hours = past.samples[HOURS] if past.samples else ()
     days = past.samples[DAYS] if past.samples else ()
@@ -66,8 +66,11 @@ def history(past: StatusHistoryData, now_ms: int) -> dict[str, object]:
 def _ribbon(
     samples: Sequence[StatusSample], begin_ms: int
 ) -> list[tuple[DataVerdict, float, float]]:
-    """Return a (verdict, position, width) for each period with one verdict. Position and width are
-    in units of the chart, which is WIDTH wide. Hours without a sample are gaps."""
+    """Return the periods in which the verdict stayed the same.
+
+    Each period has the verdict, its position and its width. Position and width are in the units of
+    the chart, which is WIDTH units wide. Hours without a sample are gaps between the periods.
+    """
     runs: list[tuple[DataVerdict, int, int]] = []
     for sample in samples:
         stop_ms = sample.at_ms + HOUR_MS
@@ -89,8 +92,11 @@ def _curve(
     value: Callable[[StatusSample], float | None],
     spoken: Callable[[float], str],
 ) -> dict[str, Any]:
-    """Return one curve for the template: its title, a bar per hour scaled to the largest value, and
-    the largest value as text (formatted by `spoken`)."""
+    """Return the values of one chart for the template.
+
+    They are the title, one bar per hour, and the largest value as text. The heights of the bars are
+    relative to the largest value, and `spoken` formats the largest value.
+    """
     points = [
         (_x(sample.at_ms, now_ms - WEEKS_MS), number)
         for sample in samples

@@ -1,4 +1,4 @@
-"""A page for each rack and datanode, and the templates of all pages of the cluster."""
+"""The web pages of a rack and of a datanode, and the templates of all pages of the cluster."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,7 +25,7 @@ TEMPLATES.globals.update(
 
 
 def rack_page(name: str, views: Sequence[NodeView], now_ms: int, page: int) -> bytes:
-    """Return one page of the datanodes of a rack as HTML; pages are numbered from 0."""
+    """Return one page of the list of a rack's datanodes as HTML. `page` counts from 0."""
     first = page * NODES_A_PAGE
     facts = {
         "now_ms": now_ms,
@@ -38,8 +38,7 @@ def rack_page(name: str, views: Sequence[NodeView], now_ms: int, page: int) -> b
 
 
 def node_page(view: NodeView, now_ms: int) -> bytes:
-    """Return the page of one datanode as HTML, with the facts that the control plane has about
-    it."""
+    """Return the web page of one datanode as HTML."""
     volumes = volumes_of(view)[:VOLUMES_SHOWN_MAX]
     places = [RankedVolume(view.node.datanode_id, volume) for volume in volumes]
     return render(TEMPLATES, "node.html.j2", {"now_ms": now_ms, "view": view, "places": places})

@@ -1,4 +1,4 @@
-"""Ranks datanodes and volumes by urgency, for pages that cannot show all. No I/O."""
+"""Sorts datanodes and volumes by urgency, for pages that do not show all of them. No I/O."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,38 +23,47 @@ FULL_PERCENT: Final = 90
 
 @dataclass(frozen=True, slots=True)
 class RankedVolume:
-    """A volume and its datanode."""
+    """A volume, and the id of its datanode."""
 
     datanode_id: str
     volume: ReportedVolume
 
 
 def used_percent(capacity_bytes: int, available_bytes: int) -> int:
-    """Return the used share of a node in percent; space that can no longer be written counts as
-    used."""
+    """Return the used share of the capacity in percent.
+
+    Space on volumes that accept no more writes counts as used.
+    """
     if not capacity_bytes:
         return 0
     return max(0, capacity_bytes - available_bytes) * 100 // capacity_bytes
 
 
 def fill_percent(volume: ReportedVolume) -> int:
-    """Return the used share of a volume in percent; 0 for a volume that takes no new replicas."""
+    """Return the used share of a volume in percent.
+
+    Return 0 if the volume accepts no new replicas.
+    """
     return used_percent(volume.capacity_bytes, volume.available_bytes) * volume.takes_replicas
 
 
 def worst_nodes(views: Sequence[NodeView], count: int) -> list[NodeView]:
-    """Return the most urgent nodes, worst first."""
+    """Return the `count` most urgent datanodes, most urgent first."""
     return nlargest(count, views, key=_node_weight)
 
 
 def worst_volumes(views: Iterable[NodeView], count: int) -> list[RankedVolume]:
-    """Return the most urgent volumes: failed, then longest unverified, then fullest."""
+    """Return the `count` most urgent volumes.
+
+    Failed volumes come first, then almost full volumes, then those whose data is unverified
+    longest.
+    """
     places = (RankedVolume(v.node.datanode_id, volume) for v in views for volume in volumes_of(v))
     return nlargest(count, places, key=_volume_weight)
 
 
 def worst_racks(racks: Sequence[NodeTotals], count: int) -> list[NodeTotals]:
-    """Return the most urgent racks. Racks without problems are sorted by name."""
+    """Return the `count` most urgent racks. Racks without problems keep their order."""
     order = {id(rack): -place for place, rack in enumerate(racks)}
     return nlargest(
         count,
@@ -69,7 +78,7 @@ def worst_racks(racks: Sequence[NodeTotals], count: int) -> list[NodeTotals]:
 
 
 def remarks(view: NodeView, now_ms: int) -> Iterator[str]:
-    """Yield the remarks on a node, worst first."""
+    """Yield a text for each problem of a datanode, most serious first."""
     if view.health is not NodeHealthState.HEALTHY:
         word = "dead" if view.health is NodeHealthState.DEAD else "silent"
         heard_ms = view.heartbeat_at_ms
@@ -117,6 +126,8 @@ def _volume_weight(place: RankedVolume) -> tuple[int, ...]:
 
 
 def _staleness(at_ms: int) -> int:
-    """Return a sort key that grows with the age of the last verification; the minimum if the volume
-    has nothing to verify."""
+    """Return a sort key that grows with the age of the last verification.
+
+    The key is lowest if there is nothing to verify.
+    """
     return -(2**63) if at_ms == NOTHING_TO_VERIFY else -at_ms

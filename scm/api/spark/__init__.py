@@ -1,1 +1,1 @@
-"""The exchange with Spark: snapshots, their upload, and the loop that applies its plans."""
+"""The snapshots that the Spark job reads: their export and their upload."""

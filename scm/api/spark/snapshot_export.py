@@ -1,4 +1,4 @@
-"""Exports a snapshot of the control plane's state as Parquet for the Spark job.
+"""Exports the state of the control plane as a Parquet snapshot, which the Spark job reads.
 
 `suture.wire.mapping.snapshot_file` defines the files.
 """
@@ -36,17 +36,23 @@ OWN_RULES: Final = (
     "enough_copies",
     "most_copies",
 )
-"""The fields of `Rules` that are set by options."""
+"""The fields of `Rules` that are set by options of the control plane."""
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-"""The highest number that a column can hold. If a datanode reports a higher number, which must be
-wrong, this number is written instead, so that the snapshot can be made."""
+"""The highest value of a column with 64-bit integers.
+
+If a datanode reports a higher value, the value must be wrong. The snapshot then contains this
+maximum instead, because the export must not fail.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOp:
-    """A command's effect on one replica. `word` is a word of the judge (`health.words.OPS`)."""
+    """The effect of a pending command on one replica.
+
+    `word` is the kind of the effect, one of `health.words.OPS`.
+    """
 
     command: PendingCommand
     word: str
@@ -56,7 +62,7 @@ class PendingOp:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotData:
-    """The exported state. All values are immutable, so it can be written without a lock."""
+    """The state to export. All values are immutable, so the export needs no lock."""
 
     as_of_ms: int
     term: int
@@ -67,50 +73,51 @@ class SnapshotData:
     pending: Sequence[PendingOp]
     suppressed: frozenset[int] = frozenset()
     states: HealthStates = NOT_KNOWN
-    """Health states of containers as of the control plane's last checks."""
+    """Health states of the containers at their last checks by the control plane."""
     rules: Rules = field(default_factory=Rules)
-    """Parameters of the rules for these checks."""
+    """The parameters with which the control plane checks the health of containers."""
     containers_with_unacknowledged_deletes: frozenset[int] = frozenset()
-    """Containers with deletes that some datanode with a replica has not acknowledged."""
+    """Containers with block deletes that some datanode with a replica has not acknowledged."""
     barred_nodes: frozenset[str] = frozenset()
-    """Datanodes to which no commands about replicas are sent."""
+    """Datanodes that receive no commands about replicas."""
     barred: frozenset[tuple[int, str]] = frozenset()
-    """Replicas for which no commands are sent, by container and datanode."""
+    """Replicas for which no commands are sent, as pairs of container id and datanode id."""
     healable_holders: frozenset[tuple[int, str]] = frozenset()
-    """Damaged replicas that a repair may still heal."""
+    """Damaged replicas that a repair may still heal, as pairs of container id and datanode id."""
     acknowledged: Mapping[int, int] = field(default_factory=dict)
-    """Last acknowledged commit of each container: the last commit that a key needs or needed."""
+    """The last commit of each container that any present or earlier key needed."""
     keys: Iterable[Key] = ()
     at_risk: Collection[int] = ()
-    """Containers that are lost or at risk. The snapshot names the first keys with blocks in
-    them."""
+    """Containers that are lost or at risk of loss.
+
+    The snapshot lists some of the keys that have blocks in these containers.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotExport:
-    """A finished snapshot of the control plane's state: its name, its directory, and the number of
-    rows by table."""
+    """A finished snapshot: its id, its directory, and the number of rows of each table."""
 
     snapshot_id: str
     path: Path
     rows: dict[str, int]
     address: str = ""
-    """Address of the upload, if there was one."""
+    """Address of the uploaded snapshot; empty if it was not uploaded."""
 
     @property
     def place(self) -> str:
-        """The path or address at which the verification finds the snapshot."""
+        """Return the address of the uploaded snapshot, or its local path if it was not uploaded."""
         return self.address or str(self.path)
 
 
 def export(
     world: SnapshotData, directory: Path, *, keep_count: int, address: str = ""
 ) -> SnapshotExport:
-    """Write a snapshot under `directory`, and upload it below `address` if that is given. In both
-    places delete the oldest snapshots beyond `keep_count`.
+    """Write a snapshot to a new directory below `directory`, and upload it if `address` is given.
 
-    Raise UnavailableError(DISK_OUT_OF_SPACE) if the snapshot cannot be written; then nothing of it
-    remains. Raise the errors of `snapshot_upload.publish` if it cannot be uploaded. Raise
+    Keep the newest `keep_count` snapshots in the directory and below the address, and delete all
+    others. Raise UnavailableError(DISK_OUT_OF_SPACE) if the snapshot cannot be written; its files
+    are then removed. Raise the errors of `snapshot_upload.publish` if it cannot be uploaded. Raise
     RefusedError if the packages of the extra `scm` are not installed.
     """
     try:
@@ -150,8 +157,10 @@ def _keys_at_risk(world: SnapshotData) -> dict[str, object]:
 
 
 def _free_id(world: SnapshotData, directory: Path) -> str:
-    """Return an unused snapshot name made of time and term, with a suffix if the name exists
-    already."""
+    """Return an unused snapshot id.
+
+    It consists of the time, the term, and a number if necessary.
+    """
     name = f"{world.as_of_ms:013d}-t{world.term}"
     candidate, repeat = name, 1
     while (directory / candidate).exists():
@@ -238,8 +247,10 @@ def _pending_row(op: PendingOp) -> Row:
 
 
 def _taken_from(noun: type, table: str) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that converts a value of type `noun` to a row of a table. The row has the
-    columns that are also fields of `noun`."""
+    """Return a function that converts a value of type `noun` to a row of a table.
+
+    The row has only the columns of the table whose names are fields of `noun`.
+    """
     of_noun = {field.name for field in fields(noun)}
     names = tuple(column.name for column in TABLES[table] if column.name in of_noun)
     values_of = attrgetter(*names)
@@ -252,18 +263,21 @@ _OF_NODE: Final = _taken_from(Node, "nodes")
 
 
 def _finished(directory: Path) -> list[Path]:
-    """Return the finished snapshots, oldest first."""
+    """Return the directories of the finished snapshots, oldest first."""
     return sorted(path.parent for path in directory.glob("[0-9]*/manifest.json"))
 
 
 def _delete_old(new: Path, keep_count: int) -> None:
-    """Delete the oldest snapshots, but never the new one, even if its time is older."""
+    """Delete the oldest snapshots, so that `keep_count` remain.
+
+    The new snapshot is never deleted, even if its time is earlier than that of others.
+    """
     for path in _finished(new.parent)[:-keep_count]:
         if path != new:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_unfinished(directory: Path) -> None:
-    """Remove the files of a killed export; only one export runs at a time."""
+    """Remove the files of an export that was killed. Only one export runs at a time."""
     for path in directory.glob(".*.building"):
         shutil.rmtree(path, ignore_errors=True)

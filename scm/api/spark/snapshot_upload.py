@@ -22,11 +22,11 @@ PAGE_BYTES: Final = 4 * 1024**2  # bytes in memory at once
 
 
 def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
-    """Upload a finished snapshot below an address, and return the snapshot's address. Remove
-    unfinished snapshots there, and the oldest ones beyond `keep_count`.
+    """Upload a finished snapshot below `address`, and return the address of the uploaded snapshot.
 
-    Raise RefusedError(INVALID_CONFIG) if the address is invalid, UnavailableError if the snapshot
-    cannot be written. Readers ignore the unfinished snapshot.
+    Also remove unfinished snapshots below `address`, and the oldest snapshots beyond `keep_count`.
+    Raise RefusedError(INVALID_CONFIG) if the address is invalid. Raise UnavailableError if the
+    upload fails; readers then ignore the unfinished snapshot.
     """
     directory = opened(address)
     names = sorted(p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file())
@@ -50,8 +50,10 @@ def _copy(source: Path, target: FsPath) -> None:
 
 
 def _remove_old(directory: FsPath, newest: str, keep_count: int) -> None:
-    """Remove the oldest snapshots, and the unfinished ones that are older than the newest
-    snapshot."""
+    """Remove the oldest snapshots beyond `keep_count`, and old unfinished snapshots.
+
+    An unfinished snapshot is removed if it is older than the newest snapshot.
+    """
     found = [one.place for one in directory.listed() if not one.is_file]
     ours = [place for place in found if place.name[:1].isdigit() and place.name <= newest]
     whole = [place for place in ours if (place / MANIFEST).is_file()]

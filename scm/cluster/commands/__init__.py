@@ -1,1 +1,1 @@
-"""Commands to datanodes: queued, limited by each datanode's load, sent, and answered."""
+"""Commands to datanodes: their queues, their limits per datanode, and their outcomes."""

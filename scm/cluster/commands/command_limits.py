@@ -1,8 +1,8 @@
-"""Decides which commands may be sent now, and which have waited too long. No I/O.
+"""Decides which commands may be sent now, and which commands have waited too long. No I/O.
 
-`scm.cluster.commands.loads` counts the loads. Reconciles have their own limit and yield to
-replications, so that the repair of a difference never delays the replacement of a missing replica.
-With one common limit, a long queue of reconciles would delay urgent copies.
+`scm.cluster.commands.loads` counts the loads of the datanodes. Reconciles have a separate limit,
+and replications have priority over reconciles. Therefore, a long queue of reconciles never delays
+the replacement of a missing replica.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,11 +49,16 @@ assert len(_ORDER) == len(CommandKind)
 OF_THE_NODE: Final = frozenset(
     {CommandKind.SET_OPERATIONAL_STATE, CommandKind.REREGISTER, CommandKind.REFRESH_VOLUME_USAGE}
 )
-"""Commands that a datanode of another layout version may receive: they concern no replica."""
+"""Kinds of commands that concern no replica.
+
+A datanode of another layout version may receive only these kinds.
+"""
 
 HARMLESS: Final = OF_THE_NODE | {CommandKind.CLOSE}
-"""Commands that may be sent in safe mode: they do not copy, change or delete the data of a
-replica."""
+"""Kinds of commands that may be sent in safe mode.
+
+They do not copy, change or delete the data of a replica.
+"""
 
 
 def limit(
@@ -64,9 +69,9 @@ def limit(
 ) -> int:
     """Return how many urgent commands of a kind a datanode may have at once.
 
-    `replication_count` is its weighted load of other replications. Reconstructions and reconciles
-    may use the rest of the limit. A reconstruction may begin below the limit and end above it, so
-    seven reconstructions of weight three fit into twenty.
+    `replication_count` is the datanode's number of other replications, in which a reconstruction
+    counts as three copies. Reconstructions and reconciles may use the rest of the limit. The last
+    reconstruction may exceed the limit, so seven reconstructions are allowed with a limit of 20.
     """
     room = replication_limit(op_state, replications) - replication_count
     match kind:
@@ -94,9 +99,9 @@ def select_sendable(
 ) -> list[PendingCommand]:
     """Return the queued commands of one datanode that may be sent now.
 
-    NORMAL commands precede LOW ones, and older ones precede newer ones. The limit of each kind and
-    the size of one answer are never exceeded. LOW commands use only the room that NORMAL ones
-    leave.
+    NORMAL commands precede LOW commands, and older commands precede newer ones. The limit of each
+    kind and the maximum number of commands per heartbeat are never exceeded. LOW commands use only
+    the part of a limit that NORMAL commands leave free.
     """
     waiting = [c for c in pending if c.sent_at_s is None and not c.is_answered]
     if not waiting:
@@ -122,7 +127,10 @@ def select_sendable(
 
 
 def _beside(kind: CommandKind, busy: Mapping[CommandKind, int]) -> int:
-    """Return the weighted load of a datanode's replications, without commands of `kind`."""
+    """Return the number of a datanode's copies and reconstructions, without the commands of `kind`.
+
+    A reconstruction counts as three copies.
+    """
     copies = busy[CommandKind.REPLICATE]
     rebuilds = RECONSTRUCT_WEIGHT * busy[CommandKind.RECONSTRUCT]
     match kind:
@@ -135,7 +143,7 @@ def _beside(kind: CommandKind, busy: Mapping[CommandKind, int]) -> int:
 
 
 def _low_count(kind: CommandKind, pending: Sequence[PendingCommand]) -> int:
-    """Return the number of LOW commands of a kind that were sent and are not answered."""
+    """Return the number of sent, unanswered commands of a kind with priority LOW."""
     return sum(
         c.kind is kind and c.sent_at_s is not None and not c.is_answered
         for c in pending
@@ -150,11 +158,12 @@ def commands_to_resend(
     now_s: float,
     patience_s: float,
 ) -> list[PendingCommand]:
-    """Return the commands to send again, as queued commands.
+    """Return the sent commands that must be sent again, marked as not sent.
 
     These commands were sent more than `patience_s` ago and are not answered, and the datanode
-    reports no command of their kind as queued or running. Therefore the heartbeat's answer that
-    carried them was lost. If the datanode did receive a command, it drops the repetition by its id.
+    reports no queued or running command of their kind. Therefore, the datanode probably did not
+    receive the heartbeat answer with the command. If it did receive the command, it ignores the
+    repetition, which has the same id.
     """
     return [
         replace(command, sent_at_s=None, deadline_ms=0)
@@ -169,7 +178,7 @@ def commands_to_resend(
 def expired(
     pending: Sequence[PendingCommand], *, now_s: float, deadline_s: float, bytes_per_s: int = 0
 ) -> list[PendingCommand]:
-    """Return the commands to give up: unanswered past their deadline, or queued for too long."""
+    """Return the commands that must end: unanswered past their deadline, or queued for too long."""
     return [
         command
         for command in pending
@@ -179,9 +188,12 @@ def expired(
 
 
 def deadline_s(command: PendingCommand, first_s: float, bytes_per_s: int = 0) -> float:
-    """Return for how many seconds a command may remain unanswered. A LOW command gets more time,
-    because it waits for others. The time that its bytes take at `bytes_per_s` is added (0 = nothing
-    is added), and BLOCK_S for each rebuilt block."""
+    """Return the maximum time in seconds for which a sent command may remain unanswered.
+
+    It is `first_s`, or LOW_DEADLINE_FACTOR times as much for a LOW command, which waits for other
+    commands. BLOCK_S is added for each rebuilt block, and the time to move the command's bytes at
+    `bytes_per_s`. If `bytes_per_s` is 0, no time for bytes is added.
+    """
     moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
     moving_s += command.block_count * BLOCK_S
     return (
@@ -190,7 +202,7 @@ def deadline_s(command: PendingCommand, first_s: float, bytes_per_s: int = 0) ->
 
 
 def is_late(command: PendingCommand, *, now_s: float, first_s: float, bytes_per_s: int = 0) -> bool:
-    """Return True if a command was sent and is unanswered past its deadline."""
+    """Return True if a command was sent and its deadline has passed without an answer."""
     if command.sent_at_s is None:
         return False
     return now_s - command.sent_at_s > deadline_s(command, first_s, bytes_per_s)

@@ -1,4 +1,4 @@
-"""Excludes replicas whose commands fail repeatedly."""
+"""Excludes a replica from commands if its commands fail repeatedly."""
 
 from typing import Final
 
@@ -19,19 +19,26 @@ from suture.errors import Code
 
 _OF_A_REPLICA: Final = frozenset({CommandKind.REPLICATE, CommandKind.DELETE, CommandKind.RECONCILE})
 _OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})
-"""Failures that do not count against a replica: other datanodes failed to prove that they have its
-data. If such failures excluded the replica, the last intact replica might not be copied."""
+"""Codes of failures that do not count against a replica.
+
+With these codes, other datanodes failed to prove that they have the data of the replica. If such
+failures excluded the replica, the last intact replica might not be copied.
+"""
 
 HOLD_REST_MS: Final = 3_600_000
-"""Time after which an excluded replica is tried again. The network may have caused the failures,
-and the replica may be the last intact one."""
+"""Time in ms after which an excluded replica gets commands again.
+
+The network may have caused the failures, and the replica may be the last intact one.
+"""
 
 _log = structlog.get_logger("suture.scm")
 
 
 class FailingReplicas:
-    """Counts consecutive failures of commands per replica. Callers hold the control plane's
-    lock."""
+    """Counts the consecutive failed commands of each replica.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, state: StateDatabase, clock: ScmClock, options: ScmOptions) -> None:
         self._state = state
@@ -43,9 +50,11 @@ class FailingReplicas:
     def record_outcome(
         self, change: StateChange, command: PendingCommand, outcome: CommandOutcome
     ) -> None:
-        """Exclude a replica whose commands fail repeatedly. Of consecutive failed copies to one
-        target, only the first counts, because the target may be the cause and the source may be the
-        last intact replica."""
+        """Count the outcome of a command. Exclude its replica after too many consecutive failures.
+
+        If consecutive copies to the same target fail, only the first failure counts, because the
+        target may be the cause and the source may be the last intact replica.
+        """
         key = (command.container_id, command.datanode_id)
         if outcome.state is OutcomeState.EXECUTED:
             self._forget(key)
@@ -70,8 +79,10 @@ class FailingReplicas:
         )
 
     def release_old(self, change: StateChange) -> list[int]:
-        """Release replicas that were excluded long ago, but not those that an operator excluded.
-        Return the ids of their containers."""
+        """Release the replicas that were excluded longer than HOLD_REST_MS ago.
+
+        Replicas that an operator excluded are not released. Return the ids of the containers.
+        """
         now_ms = self._clock.wall_ms()
         old = [
             hold

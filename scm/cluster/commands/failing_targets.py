@@ -1,8 +1,8 @@
-"""Remembers datanodes that failed as the target of a container's copy; they are tried last.
+"""Records the datanodes that failed as targets of copies. The SCM chooses them last.
 
 A copy command is sent to the source, and the source reports the failure. The cause may be the
-target: a firewall, a wrong address, or a disk with less space than it reports. Such a target has
-the least load, so without this memory it would be chosen again each time.
+target: a firewall, a wrong address, or a disk with less space than reported. Such a target has the
+lowest load, so without this record, the SCM would choose it again each time.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,13 @@ from scm.state.clock import ScmClock
 from scm.state.entities import CommandOutcome, OutcomeState, PendingCommand
 
 REST_S: Final = 3_600.0
-"""Time for which other datanodes are preferred to a datanode that failed as a target."""
+"""Time in seconds for which a datanode that failed as a target is chosen only after all others."""
 
 
 class FailingTargets:
-    """Times of the last failed copies and rebuilds, by container and datanode. Callers hold the
-    control plane's lock.
+    """Times of the last failed copies and rebuilds, by container and datanode.
+
+    Callers must hold the control plane's lock.
     """
 
     def __init__(self, clock: ScmClock) -> None:
@@ -25,8 +26,10 @@ class FailingTargets:
         self._failed_at_s: dict[int, dict[str, float]] = {}
 
     def record_outcome(self, command: PendingCommand, outcome: CommandOutcome) -> None:
-        """Record the time if a command failed for its target datanodes. If the command succeeded,
-        remove the recorded failures of these datanodes for its container."""
+        """Record the time of a failure for the target datanodes of a command.
+
+        If the command succeeded, delete the recorded failures of these datanodes for the container.
+        """
         targets = {command.target_id, *(datanode_id for _, datanode_id in command.shards)} - {""}
         if outcome.state is OutcomeState.FAILED and targets:
             failed = self._failed_at_s.setdefault(command.container_id, {})
@@ -36,12 +39,17 @@ class FailingTargets:
                 self._failed_at_s.get(command.container_id, {}).pop(datanode_id, None)
 
     def of(self, container_id: int) -> Mapping[str, float]:
-        """Return the datanodes that failed as a target for this container, each with the time of
-        the failure on the monotonic clock."""
+        """Return the datanodes that failed as targets for this container.
+
+        Each has the time of its last failure, in seconds of the monotonic clock.
+        """
         return self._failed_at_s.get(container_id, {})
 
     def forget_old(self) -> None:
-        """Drop old failures, so that each target is tried again after a while."""
+        """Delete the failures older than REST_S seconds.
+
+        The datanodes are then chosen as targets normally again.
+        """
         oldest_s = self._clock.monotonic_s() - REST_S
         kept = {
             container_id: {node: at_s for node, at_s in failed.items() if at_s > oldest_s}

@@ -1,12 +1,13 @@
-"""Computes the load of each datanode and chooses the datanode that gets more work. No I/O.
+"""Computes the load of each datanode, and chooses the datanode for the next command. No I/O.
 
-The load of a kind is the sum of three numbers: the commands that the datanode last reported, those
-sent with the answer to that report, and those still queued for it. If the number of all sent and
-unanswered commands is higher than the first two together, it replaces them.
+The load of a kind of command is the sum of three numbers: the commands that the datanode last
+reported, the commands sent since that report, and the commands that are still queued. If more
+commands are sent and unanswered than the first two numbers together, that number is used instead of
+the two.
 
 LOW commands are not counted, because a datanode runs them only if it has no other work. A
-datanode's report may include LOW commands. Therefore the LOW commands that were sent before the
-report are subtracted from it, so that the balancer never delays urgent commands.
+datanode's report includes its LOW commands. Therefore, the LOW commands sent before the report are
+subtracted from the reported number. The balancer's LOW commands thus never delay urgent commands.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,22 +28,30 @@ VOLUME_REPLICATIONS_MAX: Final = 128  # twice the most threads that an agent sta
 
 
 def volume_limit(replications: int, volume_count: int) -> int:
-    """Return how many weighted replications an in-service datanode with `volume_count` volumes may
-    have; at least `replications`."""
+    """Return the limit on replications for a datanode in service with `volume_count` volumes.
+
+    The limit is at least `replications`. A reconstruction counts as three replications.
+    """
     return max(replications, min(VOLUME_REPLICATIONS_MAX, volume_count * VOLUME_REPLICATIONS))
 
 
 def replication_limit(op_state: OpState, replications: int = REPLICATION_LIMIT) -> int:
-    """Return the limit of a datanode in this operational state. `replications` is its limit in
-    service."""
+    """Return the limit on replications for a datanode in this operational state.
+
+    `replications` is the limit that the datanode has while it is in service. A reconstruction
+    counts as three replications.
+    """
     return replications * (1 if op_state is OpState.IN_SERVICE else OUT_OF_SERVICE_FACTOR)
 
 
 def busy_count(
     kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the number of urgent commands of a kind at a datanode. The datanode's report
-    (`reported_count`) may be older than the control plane's last answer to the datanode."""
+    """Return the number of urgent commands of a kind that a datanode has received and not answered.
+
+    `reported_count` is the number in the datanode's last report, which arrived at `heard_at_s`.
+    Commands that were sent later are added.
+    """
     sent, low = (
         [
             command.sent_at_s
@@ -62,7 +71,7 @@ def busy_count(
 def load(
     kind: CommandKind, pending: Sequence[PendingCommand], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the number of urgent commands of a kind that are at a datanode or queued for it."""
+    """Return the number of urgent commands of a kind that a datanode has or that wait for it."""
     waiting = sum(
         command.kind is kind
         and command.sent_at_s is None
@@ -77,16 +86,19 @@ def load(
 def least_loaded(
     datanode_ids: Sequence[str], load_of: Callable[[str], int], limit_of: Callable[[str], int]
 ) -> str | None:
-    """Return the least loaded datanode that is below its own limit; None if all are at their
-    limits."""
+    """Return the datanode with the lowest load among those below their limits.
+
+    Return None if all datanodes are at their limits.
+    """
     loads = {node: load_of(node) for node in datanode_ids}
     allowed = [node for node in datanode_ids if loads[node] < limit_of(node)]
     return min(allowed, key=lambda node: (loads[node], node), default=None)
 
 
 def in_flight_limit(limits_total: int, factor_percent: int) -> int:
-    """Return the cluster-wide limit on replicas in flight; 0 = no limit.
+    """Return the limit on the number of replicas that the cluster copies at once. 0 means no limit.
 
-    `limits_total` is the sum of the limits of all healthy datanodes.
+    `limits_total` is the sum of the limits of all healthy datanodes, and `factor_percent` is the
+    share of it.
     """
     return ceil(limits_total * factor_percent / 100)

@@ -1,4 +1,4 @@
-"""Current load and limit of each datanode, counted by the rules of `loads`."""
+"""The current load and the limit of each datanode, counted with the functions of `loads`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from scm.state.options import ScmOptions
 
 
 class NodeLoads:
-    """Loads and limits of datanodes. Callers hold the control plane's lock."""
+    """Returns the loads and limits of datanodes. Callers must hold the control plane's lock."""
 
     def __init__(self, state: StateDatabase, nodes: NodeManager, options: ScmOptions) -> None:
         self._state = state
@@ -26,13 +26,16 @@ class NodeLoads:
         self._delete_loads: dict[str, int] = {}  # delete loads by datanode, during a step
 
     def changed(self, datanode_id: str) -> None:
-        """Discard the cached load of a datanode, because another command was queued for it."""
+        """Delete the cached load of a datanode, because another command was queued for it."""
         if self._loads is not None:
             self._loads.pop(datanode_id, None)
             self._delete_loads.pop(datanode_id, None)
 
     def replication_load(self, datanode_id: str) -> int:
-        """Return the weighted number of replications at a datanode or queued for it."""
+        """Return the number of replications that a datanode has received or that wait for it.
+
+        A reconstruction counts as three replications.
+        """
         if self._loads is None:
             return self._replication_load(datanode_id)
         if datanode_id not in self._loads:
@@ -40,7 +43,7 @@ class NodeLoads:
         return self._loads[datanode_id]
 
     def delete_load(self, datanode_id: str) -> int:
-        """Return the number of deletes at a datanode or queued for it."""
+        """Return the number of deletes that a datanode has received or that wait for it."""
         if self._loads is None:
             return self._delete_load(datanode_id)
         if datanode_id not in self._delete_loads:
@@ -52,21 +55,26 @@ class NodeLoads:
         return self._load(CommandKind.DELETE, datanode_id, reported.get(CommandKind.DELETE, 0))
 
     def replication_limit(self, datanode_id: str) -> int:
-        """Return how many weighted replications a datanode may have at once."""
+        """Return the limit on the number of replications of a datanode.
+
+        A reconstruction counts as three replications.
+        """
         node = self._state.nodes.get(datanode_id)
         op_state = OpState.IN_SERVICE if node is None else node.op_state
         return replication_limit(op_state, self.service_limit(datanode_id))
 
     def service_limit(self, datanode_id: str) -> int:
-        """Return the replication limit of a node in service. It depends on the number of volumes
-        that the node last reported as working."""
+        """Return the limit on replications that a datanode has while it is in service.
+
+        The limit depends on the number of volumes that the datanode last reported as working.
+        """
         live = self._nodes.liveness(datanode_id)
         volumes = () if live is None else live.volumes
         return volume_limit(self._replication_limit, sum(not v.failed for v in volumes))
 
     @contextmanager
     def cached_candidates(self) -> Iterator[None]:
-        """Count each datanode's load at most once during the body, for many decisions."""
+        """Compute the load of each datanode at most once while the body runs."""
         self._loads, self._delete_loads = {}, {}
         try:
             yield

@@ -1,12 +1,12 @@
-"""Pending commands: queued once, sent within limits, answered, and confirmed or given up.
+"""Commands that the SCM has queued or sent and that have not ended.
 
-A heartbeat's answer carries queued commands to a datanode, which later reports the outcome. A
-command that makes or removes replicas ends only when a replica report shows the effect. A command
-is queued again if the heartbeat's answer was lost, if the datanode restarted, or if the command is
-a delete whose deadline passed.
+The answer to a heartbeat sends queued commands to a datanode, and the datanode later reports their
+outcomes. A command that makes or removes replicas ends only when a replica report shows the effect.
+A command is queued again in three cases: the answer to the heartbeat was lost, the datanode
+restarted, or the command is a delete whose deadline has passed.
 
-Every command is durable before its id is returned. A command is removed in the change that makes
-its outcome durable. Callers hold the control plane's lock.
+A command is stored on disk before its id is returned, and removed in the change that stores its
+outcome. Callers must hold the control plane's lock.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -89,10 +89,11 @@ class PendingOps:
         is_kept: bool = True,
         **details: Any,
     ) -> int:
-        """Queue a command for a datanode; return its id. `details` are fields of `PendingCommand`.
+        """Queue a command for a datanode, and return the id of the command.
 
-        `why` goes to the audit log. A command that is not `is_kept` is not stored on disk; after a
-        restart it is created again from its cause.
+        `details` are further fields of `PendingCommand`. The audit log records `why`. If `is_kept`
+        is False, the command is kept in memory only. After a restart, the cause of such a command
+        creates it again.
         """
         command = PendingCommand(
             command_id=change.next_id("next_command_id"),
@@ -109,20 +110,24 @@ class PendingOps:
         return command.command_id
 
     def request_full_report(self, change: StateChange, datanode_id: str) -> None:
-        """Order a datanode to register again and to report all its replicas, unless that is already
-        ordered."""
+        """Order a datanode to register again, so that it reports all its replicas.
+
+        Do nothing if such a command is already queued.
+        """
         waiting = self._state.commands.of_node(datanode_id)
         if not any(command.kind is CommandKind.REREGISTER for command in waiting):
             why = "a page of its full report was lost"
             self.queue(change, CommandKind.REREGISTER, 0, datanode_id, why=why)
 
     def has_room(self, datanode_id: str) -> bool:
-        """Return True if one more command may be queued for this datanode."""
+        """Return True if fewer than QUEUE_MAX commands are pending for this datanode."""
         return self._state.commands.count_of_node(datanode_id) < command_limits.QUEUE_MAX
 
     def is_sendable(self, datanode_id: str) -> bool:
-        """Return True if a command queued now would be sent soon: the datanode is reachable and has
-        room."""
+        """Return True if a new command for this datanode would be sent soon.
+
+        The datanode must be reachable, and its queue must not be full.
+        """
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
 
     def is_cooling(self, kind: CommandKind, container_id: int, datanode_id: str = "") -> bool:
@@ -136,10 +141,10 @@ class PendingOps:
         objections: Callable[[Sequence[PendingCommand]], Mapping[int, str]],
         kinds: Collection[CommandKind] = frozenset(CommandKind),
     ) -> list[PendingCommand]:
-        """Return the commands to send with this heartbeat's answer, marked as sent.
+        """Return the commands to send with the answer to this heartbeat, and mark them as sent.
 
-        `objections` returns the reasons against commands by id. Such commands are dropped. Commands
-        whose kind is not in `kinds` remain queued.
+        `objections` returns the reasons against sending, by command id. Commands with such a reason
+        are dropped. Commands of other kinds than `kinds` remain queued.
         """
         node = self._state.nodes.get(datanode_id)
         assert node is not None, "only registered datanodes are answered with commands"
@@ -181,7 +186,7 @@ class PendingOps:
         return sending
 
     def pause_of(self, command: PendingCommand) -> WorkControl | None:
-        """Return the setting that keeps a command from being sent, or None."""
+        """Return the run-time setting that prevents sending a command, or None if there is none."""
         settings = self._state.settings.values()
         if not settings:
             return None
@@ -191,8 +196,10 @@ class PendingOps:
         return pause_of(settings, command, racks, self._clock.wall_ms())
 
     def _counted(self, command: PendingCommand) -> PendingCommand:
-        """Return a reconstruct command with its number of blocks added, from replica reports. The
-        number affects the deadline, because a million small blocks take hours whatever their size.
+        """Return a reconstruct command with the number of its blocks, taken from replica reports.
+
+        The number increases the deadline, because the rebuild of a million small blocks takes
+        hours. Other commands are returned unchanged.
         """
         if command.kind is not CommandKind.RECONSTRUCT:
             return command
@@ -200,27 +207,27 @@ class PendingOps:
         return replace(command, block_count=max((r.block_count for r in replicas), default=0))
 
     def _refuse(self, change: StateChange, command: PendingCommand, reason: str) -> None:
-        """Drop a command that must not be sent because of an objection. Pause deletes of its
-        container.
+        """Drop a command that must not be sent for a given reason.
 
-        Without the pause, a requester that does not know the objection would order the delete again
-        at once, without end. Copies are not paused, because they are urgent.
+        If the command is a delete, pause deletes of its container. Without this pause, a component
+        that does not check the reason would order the delete again immediately. Copies are not
+        paused, because they are urgent.
         """
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
         if command.kind is CommandKind.DELETE:
             self._pauses.count(command)
 
     def _lifetime_ms(self, command: PendingCommand) -> int:
-        """Return how long a datanode may work on a command, in milliseconds."""
+        """Return the time in ms for which a datanode may work on a command."""
         first_s = self._options.command_deadline_ms / 1000
         deadline_s = command_limits.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
         return int((deadline_s - first_s / 2) * 1000)  # every command gets a deadline
 
     def _is_rebuilding(self, command: PendingCommand) -> bool:
-        """Return True if a datanode may be rebuilding shards because of this command.
+        """Return True if a datanode may currently rebuild shards because of this command.
 
-        A sent command cannot be cancelled. Therefore no other command rebuilds these shards until
-        the sent one is answered or its lifetime is over.
+        A sent command cannot be cancelled. Therefore, no other command rebuilds these shards before
+        this command is answered or its lifetime is over.
         """
         if command.kind is not CommandKind.RECONSTRUCT or command.is_answered:
             return False
@@ -231,16 +238,21 @@ class PendingOps:
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
     def _waits(self, command: PendingCommand) -> bool:
-        """Return True if a reconcile must wait for other reconciles of its container. The replicas
-        whose root is in the minority are reconciled first, and read from the others meanwhile."""
+        """Return True if a reconcile must wait for other reconciles of its container.
+
+        The replicas whose root is in the minority are reconciled first. These reconciles read from
+        the other replicas, which are reconciled afterwards.
+        """
         return command.is_second and any(
             other.kind is CommandKind.RECONCILE and not other.is_second
             for other in self._state.commands.of_container(command.container_id)
         )
 
     def record_outcome(self, change: StateChange, outcome: CommandOutcome) -> PendingCommand | None:
-        """Record a datanode's outcome of a command. Return the command if the outcome is new,
-        otherwise None."""
+        """Record the outcome of a command that a datanode reported.
+
+        Return the command. Return None if the outcome is not new.
+        """
         pending = self._state.commands.get(outcome.command_id)
         if pending is None or pending.is_answered:
             self._correct(change, outcome)
@@ -269,8 +281,11 @@ class PendingOps:
         return pending
 
     def waiting_bytes(self, datanode_id: str) -> int:
-        """Return the bytes of the unanswered copies that a datanode makes before it starts another
-        command."""
+        """Return the number of bytes that a datanode must copy for its unanswered copy commands.
+
+        `size_bytes` of a copy command is the space that the target needs, which is twice the number
+        of bytes to copy.
+        """
         return sum(
             command.size_bytes // 2
             for command in self._state.commands.of_node(datanode_id)
@@ -278,15 +293,16 @@ class PendingOps:
         )
 
     def complete_visible(self, change: StateChange, container_id: int) -> None:
-        """Remove the answered commands of a container whose effect is visible in replica
-        reports."""
+        """Remove the answered commands of a container if replica reports show their effect."""
         for command in self._state.commands.of_container(container_id):
             if command.is_answered and self._is_shown(command):
                 change.remove(self._state.commands, command.command_id)
 
     def _is_shown(self, command: PendingCommand) -> bool:
-        """Return True if reports show the effect of a command, or if its kind has no visible
-        effect."""
+        """Return True if replica reports show the effect of a command.
+
+        Also return True for kinds of commands whose effect is not visible in replica reports.
+        """
         if command.kind not in _SHOWN:
             return True
         if command.kind is CommandKind.RECONSTRUCT:
@@ -302,10 +318,10 @@ class PendingOps:
         return found.replica_index == index
 
     def expire(self, change: StateChange) -> None:
-        """Give up unanswered commands past their deadline, and release old exclusions.
+        """End the commands whose deadline has passed without an answer, and release old exclusions.
 
-        A delete that was sent may still be executed. Therefore it is queued again, and never given
-        up while the replica exists. A command that is paused waits for the end of its pause.
+        A sent delete may still be executed. Therefore, it is queued again as long as the replica
+        exists. The deadline of a queued command that a run-time setting pauses is extended.
         """
         now_s = self._clock.monotonic_s()
         late = command_limits.expired(
@@ -335,12 +351,10 @@ class PendingOps:
                 )
 
     def node_died(self, change: StateChange, datanode_id: str) -> None:
-        """Give up the commands of a dead node, and the commands of other nodes that would make
-        replicas on the dead node.
+        """End the commands of a dead datanode, and the commands that create replicas on it.
 
-        The lifetime of the dead node's own commands is usually over. A reconstruction that another
-        node may still be running is kept. A delete that was sent remains pending, because it may
-        have been executed.
+        Reconstructions that another datanode may still run remain. A sent delete remains too,
+        because the datanode may have executed it.
         """
         commands = [
             *self._state.commands.of_node(datanode_id),
@@ -357,11 +371,11 @@ class PendingOps:
             self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
 
     def node_leaves(self, change: StateChange, datanode_id: str) -> None:
-        """Give up the commands that would bring replicas to a node that is going to leave.
+        """End the commands that would create replicas on a datanode that is going to leave.
 
-        They are ordered again for other nodes. If such a replica arrives nevertheless, it is
+        The SCM orders them again for other datanodes. If such a replica arrives nevertheless, it is
         surplus and is deleted. Reconstructions that are running, or answered but not yet reported,
-        are kept; their shards are later copied from the node.
+        remain. Their shards are later copied to other datanodes.
         """
         coming = [
             command
@@ -374,8 +388,10 @@ class PendingOps:
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
     def supersede(self, change: StateChange, command: PendingCommand) -> None:
-        """End a command that another command replaces. The command gets an outcome, because a
-        caller has its id."""
+        """End a command that a new command replaces.
+
+        The ended command gets an outcome, because a caller may ask for the outcome by its id.
+        """
         message = "another command took its place"
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
@@ -387,8 +403,10 @@ class PendingOps:
         code: Code,
         message: str,
     ) -> None:
-        """End a command without waiting for its datanode's answer. If the datanode has already
-        answered, that answer remains the outcome."""
+        """End a command without waiting for the answer of its datanode.
+
+        If the datanode has already answered, that answer remains the outcome.
+        """
         if command.is_answered:  # no report will show its effect
             change.remove(self._state.commands, command.command_id)
             return
@@ -435,9 +453,11 @@ class PendingOps:
                 change.remove(self._state.outcomes, command_id)
 
     def _correct(self, change: StateChange, outcome: CommandOutcome) -> None:
-        """Replace the stored outcome by a late answer, if the stored outcome is "skipped", or if
-        the SCM assigned it at the deadline or because the datanode seemed dead. Ignore repeated
-        answers."""
+        """Replace the stored outcome of a command by a late answer of its datanode.
+
+        This happens if the stored outcome is SKIPPED, or if the SCM assigned it because the
+        deadline had passed or the datanode seemed dead. Repeated answers are ignored.
+        """
         known = self._state.outcome(outcome.command_id)
         if known is None or known.datanode_id != outcome.datanode_id:
             return
@@ -450,6 +470,6 @@ class PendingOps:
 
 
 def _is_sent_delete(command: PendingCommand) -> bool:
-    """Return True if a datanode may have received this delete at least once."""
+    """Return True if a command is a delete that its datanode may have received."""
     was_sent = command.sent_at_s is not None or command.lifetime_ms > 0
     return command.kind is CommandKind.DELETE and was_sent

@@ -1,5 +1,6 @@
-"""Pauses before a failed or rejected command for a container is retried; they grow with each
-failure.
+"""Pauses before the SCM retries a failed command.
+
+Each consecutive failure makes the pause longer.
 """
 
 from typing import Final
@@ -12,8 +13,11 @@ RECONSTRUCT_FIRST_S: Final = 10.0  # a reconstruction may have read several shar
 
 
 class RetryPauses:
-    """Consecutive failures of commands, with the time of the last failure. Callers hold the control
-    plane's lock."""
+    """The number of consecutive failed commands, and the time of the last failure.
+
+    Failures are counted per kind of command and container. Callers must hold the control plane's
+    lock.
+    """
 
     def __init__(self, clock: ScmClock, *, first_s: float) -> None:
         self._clock = clock
@@ -21,7 +25,7 @@ class RetryPauses:
         self._failures: dict[tuple[CommandKind, int, str], tuple[int, float]] = {}
 
     def is_cooling(self, kind: CommandKind, container_id: int, datanode_id: str) -> bool:
-        """Return True if commands of this kind are paused after a failure."""
+        """Return True if commands of this kind for this container and datanode are paused."""
         count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
         if not count:
             return False
@@ -33,12 +37,12 @@ class RetryPauses:
         return self._first_s
 
     def record_outcome(self, command: PendingCommand, outcome: CommandOutcome) -> None:
-        """Count a failure; a success resets the count. A failure of a command about a container
-        counts for the container, and any other failure for the datanode.
+        """Count a failed command. A successful command resets the count.
 
-        A delete_blocks command carries many transactions, which fail because of the datanode's
-        disk. Each of its containers is counted separately, for this datanode, whatever the outcome
-        of the command.
+        If the command concerns a container, the failure counts for the container, otherwise for the
+        datanode. A delete_blocks command has transactions of many containers, which fail because of
+        the datanode's disk. It counts as failed for each container with a transaction that the
+        datanode did not acknowledge, and only on this datanode.
         """
         if command.kind is CommandKind.DELETE_BLOCKS:
             if outcome.state is not OutcomeState.SKIPPED:
@@ -62,7 +66,7 @@ class RetryPauses:
                 self._failures.pop(key, None)
 
     def count(self, command: PendingCommand) -> None:
-        """Count a command that had no effect as a failure, so that its repetition is delayed."""
+        """Count a command without effect as a failure, so that the next such command is delayed."""
         self._count(_key(command))
 
     def _count(self, key: tuple[CommandKind, int, str]) -> None:
@@ -70,10 +74,10 @@ class RetryPauses:
         self._failures[key] = (count + 1, self._clock.monotonic_s())
 
     def forget_old(self) -> None:
-        """Forget failures that are older than twice the longest pause.
+        """Delete the failures that are older than twice the longest pause.
 
-        They are not forgotten sooner, because many commands are ordered again only some seconds
-        after their pause. Each failure would then count as the first.
+        Many commands are ordered again only some seconds after their pause. If failures were
+        deleted earlier, each failure would count as the first.
         """
         now_s = self._clock.monotonic_s()
         self._failures = {

@@ -1,1 +1,1 @@
-"""Balancing: moves replicas so that nodes are about equally full."""
+"""The balancer, which moves replicas so that all datanodes are about equally full."""

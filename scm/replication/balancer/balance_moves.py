@@ -1,9 +1,10 @@
-"""Chooses the replicas to move so that nodes are about equally full. No I/O: facts in, moves out.
+"""Chooses the replicas to move, so that all datanodes become about equally full. No I/O.
 
-The rules are those of the balancers of HDFS and Ozone. A node is too full if its used share exceeds
-the cluster's by more than a threshold, and too empty in the opposite case. A move goes from a node
-above the average to a node below it, and neither node crosses the average. The target has no
-replica of the container, and the spread over racks does not become worse.
+The rules are those of the balancers of HDFS and Ozone. A datanode is too full if its used share is
+above the used share of the cluster by more than a threshold. It is too empty if its used share is
+below by more than the threshold. A move goes from a datanode above the average to a datanode below
+the average, and neither crosses the average. The target has no replica of the container, and the
+replicas are not on fewer racks after the move.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ MOVES_MAX: Final = 1_000  # in one iteration
 
 @dataclass(frozen=True, slots=True)
 class BalanceLimits:
-    """Limits of one iteration (Ozone's defaults)."""
+    """Limits of one iteration of the balancer (Ozone's defaults)."""
 
     threshold_percent: float = 10.0
     node_percent_max: int = 20  # nodes that take part
@@ -29,7 +30,11 @@ class BalanceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A replica of a healthy closed container for which no command is pending."""
+    """A replica that can be moved.
+
+    Its container is closed and healthy, and no command is pending for it. `holders` are the
+    datanodes with a replica of the container.
+    """
 
     container_id: int
     size_bytes: int
@@ -41,7 +46,7 @@ class Movable:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A replica to copy to another node and then to remove at its source."""
+    """A replica that is copied to another datanode and then removed at its source."""
 
     container_id: int
     source_id: str
@@ -50,18 +55,18 @@ class Move:
 
 
 def used_share(node: TargetCandidate) -> float:
-    """Return the share of a node's capacity that is used or promised."""
+    """Return the share of a datanode's capacity that is used or reserved, from 0 to 1."""
     return (node.used_bytes + node.scheduled_bytes) / max(1, node.capacity_bytes)
 
 
 def average_share(nodes: Sequence[TargetCandidate]) -> float:
-    """Return the share of the capacity of all nodes together that is used or promised."""
+    """Return the share of the total capacity of these datanodes that is used or reserved."""
     used = sum(node.used_bytes + node.scheduled_bytes for node in nodes)
     return used / max(1, sum(node.capacity_bytes for node in nodes))
 
 
 def is_balanced(nodes: Sequence[TargetCandidate], threshold_percent: float) -> bool:
-    """Return True if no node differs from the average by more than the threshold."""
+    """Return True if the used share of each datanode is within the threshold of the average."""
     average = average_share(nodes)
     return all(abs(used_share(n) - average) * 100 <= threshold_percent for n in nodes)
 
@@ -71,10 +76,11 @@ def plan(
     movable_on: Callable[[str], Iterable[Movable]],
     limits: BalanceLimits,
 ) -> list[Move]:
-    """Return the moves of one iteration; an empty list if the nodes are balanced or no move helps.
+    """Return the moves of one iteration.
 
-    `nodes` are the reachable nodes in service. `movable_on` returns the movable replicas of one
-    node, and is called for one source after the other, only as far as needed.
+    Return an empty list if the datanodes are balanced, or if no move helps. `nodes` are the
+    reachable datanodes in service. `movable_on` returns the replicas of a datanode that can be
+    moved; it is called for one source after another, only as far as necessary.
     """
     if is_balanced(nodes, limits.threshold_percent):
         return []
@@ -88,7 +94,7 @@ def plan(
 
 
 class _Iteration:
-    """The nodes as they would be after the moves that were chosen so far."""
+    """An iteration of the balancer: the chosen moves, and the datanodes after these moves."""
 
     def __init__(self, nodes: Sequence[TargetCandidate], limits: BalanceLimits) -> None:
         self.moves: list[Move] = []
@@ -103,8 +109,11 @@ class _Iteration:
         self._containers: set[int] = set()
 
     def sources(self) -> list[str]:
-        """Return the source nodes: the nodes that are too full, or all nodes above the average if
-        some are too empty."""
+        """Return the datanodes from which replicas move away, the fullest first.
+
+        These are the datanodes that are too full. If some datanodes are too empty, these are all
+        datanodes above the average.
+        """
         margin = self._limits.threshold_percent / 100
         shares = {name: used_share(node) for name, node in self._nodes.items()}
         fullest = sorted(shares, key=lambda name: (-shares[name], name))
@@ -114,7 +123,7 @@ class _Iteration:
         return too_full
 
     def is_open(self, source_id: str) -> bool:
-        """Return True if more bytes may leave this node in this iteration."""
+        """Return True if more replicas may move away from this datanode in this iteration."""
         return (
             len(self.moves) < MOVES_MAX
             and used_share(self._nodes[source_id]) > self._average
@@ -124,11 +133,10 @@ class _Iteration:
         )
 
     def try_move(self, source_id: str, movable: Movable) -> None:
-        """Record a move of a replica to the best target. Record nothing if no move improves the
-        balance.
+        """Add a move of this replica to the best target.
 
-        Each container takes part once per iteration, because a move invalidates the facts about its
-        other replicas.
+        Add nothing if no target improves the balance. Only one replica of a container is moved per
+        iteration, because a move changes the facts about the other replicas.
         """
         if movable.container_id in self._containers:
             return

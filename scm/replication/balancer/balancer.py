@@ -1,13 +1,13 @@
-"""Runs the balancer: each move is a copy of priority LOW, followed by a delete at its source.
+"""Runs the balancer. Each move is a copy with priority LOW, followed by a delete at the source.
 
-When a report shows the copy, the source's replica is deleted. When all moves of an iteration are
-over, the next iteration begins. Deletes have no priority: a late delete loses no data, and there
-are no more deletes than copies.
+When a report shows the copy, the replica at the source is deleted. When all moves of an iteration
+have ended, the next iteration begins. The deletes have normal priority: there are no more of them
+than copies, and a late delete loses no data.
 
-An operator starts a run. It ends when the nodes are balanced, no move helps, or the number of
-iterations is reached. A run is not stored. After a restart of the control plane, nothing moves
-until an operator starts a run again. A copy that was finished before the restart is then surplus,
-and the replication manager removes it.
+An operator starts a run. The run ends when the datanodes are balanced, no move helps, or the number
+of iterations is reached. A run is kept in memory only, so a restart of the control plane ends it.
+If a copy was finished before the restart, its container has a surplus replica, which the
+replication manager removes.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class BalanceStatus:
-    """The progress of a balancer run."""
+    """The progress of a run of the balancer."""
 
     is_running: bool = False
     iteration: int = 0
@@ -63,7 +63,10 @@ class BalanceStatus:
 
 @dataclass(eq=False)
 class Balancer(ControlComponent):
-    """Balancer with at most one run at a time. Callers of `advance` hold the state lock."""
+    """The balancer, with at most one run at a time.
+
+    Callers of `advance` must hold the control plane's lock.
+    """
 
     _judge: LiveHealthJudge
     _manager: ReplicationManager
@@ -76,7 +79,7 @@ class Balancer(ControlComponent):
 
     @locked
     def status(self) -> BalanceStatus:
-        """Return the progress of the run, or the result of the last one."""
+        """Return the progress of the current run, or the result of the last run."""
         return self._status()
 
     def _status(self) -> BalanceStatus:
@@ -90,7 +93,7 @@ class Balancer(ControlComponent):
     ) -> BalanceStatus:
         """Start a run. With `dry_run`, only return the moves of the first iteration.
 
-        Raise RefusedError(SAFE_MODE) in safe mode, and RefusedError(INELIGIBLE) while a run is in
+        Raise RefusedError(SAFE_MODE) in safe mode. Raise RefusedError(INELIGIBLE) if a run is in
         progress.
         """
         if self._safe_mode.is_on:
@@ -110,16 +113,16 @@ class Balancer(ControlComponent):
 
     @locked
     def stop(self) -> BalanceStatus:
-        """Start no more moves. Moves whose copy exists are finished."""
+        """End the current run. No new move is started, but a move whose copy exists is finished."""
         if self._run.is_running:
             self._end("stopped by an operator")
         return self._status()
 
     def advance(self, change: StateChange) -> None:
-        """Advance the moves, and start the next iteration when all moves of the current one are
-        over.
+        """Continue the moves. When all moves have ended, start the next iteration.
 
-        If the change fails, none of its commands exists, so the earlier progress is restored.
+        If the change is rolled back, its commands do not exist, so the earlier progress is
+        restored.
         """
         change.on_undo(partial(self._restore, self._run, dict(self._moves)))
         for move, began_s in list(self._moves.values()):
@@ -156,7 +159,7 @@ class Balancer(ControlComponent):
         )
 
     def _follow(self, change: StateChange, move: Move, began_s: float) -> None:
-        """Advance a move to its next step; drop it if it is done or has failed."""
+        """Continue one move with its next step. Remove the move if it is done or has failed."""
         number = move.container_id
         is_late = self._clock.monotonic_s() - began_s > MOVE_S_MAX
         if self._state.commands.of_container(number) and not is_late:
@@ -221,8 +224,10 @@ class Balancer(ControlComponent):
         return self._cases.case(container)
 
     def _end(self, message: str, change: StateChange | None = None) -> None:
-        """End the run. If this happens in a change, the end is logged after the change is
-        durable."""
+        """End the run, and log this.
+
+        In a change, the end is logged only when the change is durable.
+        """
         self._run = replace(self._run, is_running=False, message=message)
         tell = partial(_tell_end, self._run)
         tell() if change is None else change.on_commit(tell)

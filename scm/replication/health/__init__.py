@@ -1,1 +1,1 @@
-"""The judge applied to the state, which it reads as columns."""
+"""The health check of containers: applies the rules of `health/` to the state."""

@@ -1,10 +1,11 @@
-"""Converts the state to the judge's input: some containers and all facts about them, as columns.
+"""Converts the state to batches of containers as columns, the input of `health.judge`.
 
-A `ContainerBatch` contains the packed rows of the replica table unchanged, and the containers,
-pending commands and holds. `health.judge` evaluates it.
+A `ContainerBatch` contains some containers with all facts about them: the rows of the replica table
+unchanged, the containers, the pending commands and the holds.
 
-Spark builds the same batch from a snapshot of the same moment (`spark_verify.tasks.judge_batches`).
-`suture-verify` checks for every container that both batches lead to the same verdict.
+Spark creates the same batch from a snapshot of the same moment
+(`spark_verify.tasks.judge_batches`). `suture-verify` checks for every container that both batches
+result in the same health.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence, Sized
@@ -44,7 +45,10 @@ OP_WORDS: Final = {
     entities.CommandKind.REPLICATE: "ADD",
     entities.CommandKind.RECONSTRUCT: "ADD",
 }
-"""The judge's words for pending commands; commands of other kinds do not concern a replica."""
+"""The words that `health/` uses for the kinds of pending commands.
+
+Commands of other kinds do not concern a replica.
+"""
 
 _STATES: Final = {word: code for code, word in enumerate(CONTAINER_STATES)}
 _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in ReplicaState])
@@ -56,11 +60,12 @@ _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # if only rep
 
 
 def op_rows(pending: PendingCommand, state: StateDatabase) -> Iterator[tuple[str, str, int]]:
-    """Yield (word of `OPS`, datanode id, replica index) for each replica that a command concerns,
-    unless a report already shows the effect.
+    """Yield one row for each replica that a pending command concerns.
 
-    A reconstruction concerns several replicas. A copy has the index of its source. A copy to a node
-    that is going to leave is left out.
+    A row has a word of `health.words.OPS`, a datanode id, and a replica index. If a report already
+    shows the effect on a replica, its row is left out. A reconstruction concerns several replicas.
+    A copy has the replica index of its source. A copy to a datanode that is going to leave is left
+    out.
     """
     word = OP_WORDS.get(pending.kind)
     if word is None:
@@ -80,12 +85,17 @@ def op_rows(pending: PendingCommand, state: StateDatabase) -> Iterator[tuple[str
 
 
 class HealthBatchBuilder(ControlComponent):
-    """Builds the judge's input (batches of containers as columns) from the state. Callers hold the
-    control plane's lock."""
+    """Creates batches of containers as columns from the state, as input of `health.judge`.
+
+    Callers must hold the control plane's lock.
+    """
 
     def rules(self) -> Rules:
-        """Return the present parameters of the judge's rules: two minimum replica counts
-        (maintenance, leaving nodes) and the number of racks."""
+        """Return the current parameters of the health rules.
+
+        They are the number of racks, and the minimum numbers of replicas if datanodes are in
+        maintenance or leave.
+        """
         return Rules(
             maintenance_min=self._options.maintenance_replica_min,
             leaving_min=self._options.decommission_replica_min,
@@ -95,10 +105,9 @@ class HealthBatchBuilder(ControlComponent):
     def of(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> ContainerBatch:
-        """Return the batch of these containers, ascending, with their replicas and pending
-        commands.
+        """Return a batch of these containers with their replicas and their pending commands.
 
-        Commands whose ids are in `without` are left out.
+        The containers are sorted by id. Pending commands whose ids are in `without` are left out.
         """
         ids = sorted(set(container_ids))
         owner, held = self._state.replicas.owned(ids)
@@ -127,8 +136,11 @@ class HealthBatchBuilder(ControlComponent):
         )
 
     def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
-        """Return (index of the container in `ids`, word of `OPS`, datanode id, replica index) for
-        each replica that a pending command concerns."""
+        """Return one row for each replica that a pending command concerns.
+
+        A row has the position of the container in `ids`, a word of `health.words.OPS`, a datanode
+        id, and a replica index.
+        """
         commands, concerned = self._state.commands, self._state.commands.by_container
         return [
             (i, *row)
@@ -194,8 +206,11 @@ class HealthBatchBuilder(ControlComponent):
         return replicas, tuple(self._state.replicas.words(words.tolist()))
 
     def _barred(self, ids: Sequence[int], owner: Ints, node: Ints, names: Sequence[str]) -> Bools:
-        """Return a mask of the replicas that must not get commands, because they or their nodes are
-        excluded."""
+        """Return one boolean per replica: True if no command may be sent for it.
+
+        That is the case if the replica is excluded, or if its datanode gets no commands about
+        replicas.
+        """
         strange = np.array([not self._nodes.takes_commands(name) for name in names], dtype=np.bool_)
         barred = strange[node]
         if len(self._state.holds):
@@ -215,7 +230,7 @@ class HealthBatchBuilder(ControlComponent):
         node: Ints,
         names: Sequence[str],
     ) -> Bools:
-        """Return a mask of the unhealthy replicas that a repair may still heal."""
+        """Return one boolean per replica: True if a repair may still heal the unhealthy replica."""
         found = np.zeros(len(owner), dtype=np.bool_)
         state = _REPLICA_STATES[held["state"]]
         doubtful = np.unique(owner[(state == UNHEALTHY) | (state == SharedState.QUASI_CLOSED)])
@@ -275,8 +290,10 @@ class HealthBatchBuilder(ControlComponent):
 
     @staticmethod
     def _those(ids: Sequence[int], is_so: Callable[[int], bool], rows: Sized) -> Bools:
-        """Return a mask of the containers that satisfy `is_so`. If `rows` is empty, call nothing
-        and return all False."""
+        """Return one boolean per container: the result of `is_so` for its id.
+
+        If the table `rows` is empty, all values are False and `is_so` is not called.
+        """
         if not len(rows):
             return np.zeros(len(ids), dtype=np.bool_)
         return np.array([is_so(number) for number in ids], dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""The health states of containers as of the last check of each."""
+"""The health states of containers, each as of the last check of the container."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,16 +11,20 @@ from scm.state.container_queues import ContainerBitmap
 
 @dataclass(frozen=True, slots=True)
 class HealthStates:
-    """The health states of containers. Only those that are not HEALTHY are stored, because they are
-    few."""
+    """The health states of all containers.
+
+    Only states other than HEALTHY are stored, because almost all containers are HEALTHY.
+    """
 
     unhealthy: Mapping[int, HealthState]
     judged: ContainerBitmap
-    """Containers that have not changed since their last check."""
+    """The containers that were checked and have not changed since."""
 
     def of(self, container_id: int) -> str | None:
-        """Return the health state as a word. Return None if it is unknown because the container
-        waits for a check."""
+        """Return the health state of a container as a word.
+
+        Return None if the state is unknown, because the container must be checked again.
+        """
         if container_id not in self.judged:
             return None
         return self.unhealthy.get(container_id, HealthState.HEALTHY).name
@@ -39,23 +43,27 @@ AT_RISK: Final = frozenset(
         HealthState.QUASI_CLOSED_STUCK_MISSING,
     }
 )
-"""States of containers without any known intact replica, or without one that has the last
-commits."""
+"""States in which no intact replica is known, or no intact replica that has the last commits."""
 
 
 class UnhealthyContainers(dict[int, HealthState]):
-    """The states of containers that are not HEALTHY. The number per state is maintained, because a
-    failed rack makes millions of such containers."""
+    """The health states of containers that are not HEALTHY, by container id.
+
+    The number of containers per state is updated with each change, because a failed rack makes
+    millions of containers unhealthy, and to count them would take long.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[HealthState] = Counter()
         self.since_ms: dict[int, int] = {}
-        """By container: time of the first check that found a state other than HEALTHY, since the
-        container was last HEALTHY."""
+        """For each container, the time of the first check that found it not HEALTHY.
+
+        The time is in ms since 1970. It is deleted when the container becomes HEALTHY.
+        """
 
     def record_states(self, found: Iterable[tuple[int, HealthState]], now_ms: int) -> None:
-        """Record the states of containers; a HEALTHY container is removed."""
+        """Record the health states of containers. Delete the entries of HEALTHY containers."""
         for container_id, health in found:
             before = self.pop(container_id, None)
             if before is not None:

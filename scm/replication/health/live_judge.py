@@ -1,8 +1,8 @@
-"""Applies the judge to the current state: the health of containers, and the required actions.
+"""Computes the health of containers from the current state, and the actions that they need.
 
-`health_batches` converts containers to a batch, and `health.judge` returns a diagnosis, from which
-the rows of a plan are computed. A call costs some milliseconds regardless of its size, so evaluate
-many containers at once.
+`health_batches` converts containers to a batch, `health.judge` computes their health, and
+`health.plan` computes the actions. Each call takes some milliseconds even for one container, so
+callers should pass many containers at once.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,8 +33,10 @@ UNNEEDED: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """An action that a container needs by the judge's rules. Limits are not applied yet, and the
-    targets of copies are not chosen."""
+    """An action that a container needs according to the health rules.
+
+    Limits on commands are not applied yet, and the targets of copies are not chosen yet.
+    """
 
     action: Action
     priority: int  # the smallest is the most urgent
@@ -47,16 +49,21 @@ class HealthRow:
     doubts: Mapping[str, str] = field(default_factory=dict)  # objections to sources
 
     def objection_text(self, *source_ids: str) -> str:
-        """Return a text with the objections to using these datanodes as sources; empty if there are
-        none."""
+        """Return a text with the objections to these datanodes as sources.
+
+        It is empty if there are none.
+        """
         found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
         return f"; no better source than {'; '.join(found)}" if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationGaps:
-    """The evaluated containers with too few or too many replicas, with a missing last commit, or
-    with shards of different block counts."""
+    """The checked containers that need attention of the replication manager.
+
+    These are containers with too few or too many replicas, erasure-coded containers whose shards
+    have different numbers of blocks, and closed containers without their last commit.
+    """
 
     under: Mapping[int, int]  # id -> priority of its most urgent need, smallest first
     over: frozenset[int]
@@ -66,7 +73,7 @@ class ReplicationGaps:
 
 @dataclass(frozen=True, slots=True)
 class DepartureImpact:
-    """The effect on a container if nodes leave or go into maintenance."""
+    """The effect on one container if some datanodes leave or go into maintenance."""
 
     container_id: int
     made_count: int  # replicas to make on other nodes
@@ -77,8 +84,10 @@ class DepartureImpact:
 def losses_without(
     batch: ContainerBatch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
 ) -> list[DepartureImpact]:
-    """Return the effect on each container if some nodes leave or go into maintenance, in ascending
-    order. No I/O."""
+    """Return the effect on each container if these datanodes leave or go into maintenance. No I/O.
+
+    The results are in the order of the batch.
+    """
     after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
     return losses(after, locked_out(view(batch), batch.nodes.among(datanode_ids)))
 
@@ -86,7 +95,10 @@ def losses_without(
 def as_if_told(
     batch: ContainerBatch, datanode_ids: Collection[str], op_state: OpState
 ) -> ContainerBatch:
-    """Return the batch as it would be if some nodes had another operational state. No I/O."""
+    """Return a copy of the batch in which these datanodes have another operational state.
+
+    No I/O.
+    """
     nodes, is_named = batch.nodes, batch.nodes.among(datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
     told = replace(
@@ -98,8 +110,11 @@ def as_if_told(
 
 
 def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
-    """Return the effect on each container. `after` is the diagnosis with the nodes leaving.
-    `is_locked` marks the containers that would be unreadable if the nodes were off. No I/O."""
+    """Return the effect of a departure of datanodes on each container. No I/O.
+
+    `after` is the health of the containers, computed as if the datanodes had left. `is_locked` has
+    one boolean per container: True if it would be unreadable if the datanodes were off.
+    """
     actions = plan(scene_of(after))
     copied, rebuilt = (
         np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])
@@ -120,39 +135,47 @@ def losses(after: Diagnosis, is_locked: Bools) -> list[DepartureImpact]:
 
 
 class LiveHealthJudge:
-    """Computes the health of containers in the current state, by the judge's rules. Callers hold
-    the control plane's lock."""
+    """Computes the health of containers in the current state, by the rules of `health/`.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, batches: HealthBatchBuilder) -> None:
         self._batches = batches
 
     def rules(self) -> Rules:
-        """Return the present parameters of the judge's rules: two minimum replica counts
-        (maintenance, leaving nodes) and the number of racks."""
+        """Return the current parameters of the health rules.
+
+        They are the number of racks, and the minimum numbers of replicas if datanodes are in
+        maintenance or leave.
+        """
         return self._batches.rules()
 
     def diagnose(self, container_ids: Collection[int]) -> Diagnosis:
-        """Return the diagnosis of each container, ascending."""
+        """Return the health of these containers as columns, sorted by container id."""
         return diagnose(self._batches.of(container_ids), self._batches.rules())
 
     def rows(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> dict[int, list[HealthRow]]:
-        """Return the actions that containers need, most urgent first, ignoring the pending commands
-        `without`. Containers that need nothing are omitted."""
+        """Return the actions that these containers need, most urgent first.
+
+        The pending commands whose ids are in `without` are ignored. Containers that need no action
+        are not in the result.
+        """
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
         return _planned(diagnose(batch, self._batches.rules()))
 
     def summarize_health(self, container_ids: Collection[int]) -> tuple[Diagnosis, ReplicationGaps]:
-        """Return the diagnosis of each container, ascending, and the containers with gaps."""
+        """Return the health of these containers as columns, and those that need attention."""
         found = self.diagnose(container_ids)
         lacks = _lacks(found) if found.flags.any() else ReplicationGaps({}, frozenset())
         return found, replace(lacks, uneven=_uneven(found.view), short=_short(found.view))
 
     def health_without(self, container_id: int, datanode_id: str) -> HealthState:
-        """Return the health that a container would have without one datanode's replica."""
+        """Return the health that a container would have without the replica on one datanode."""
         batch = self._batches.of([container_id])
         left = without(batch, batch.nodes.among([datanode_id])[batch.replicas.node])
         return HealthState(int(diagnose(left, self._batches.rules()).verdicts.state[0]))
@@ -162,14 +185,19 @@ class LiveHealthJudge:
         return Removals(view(self._batches.of(container_ids)), self._batches.rules())
 
     def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
-        """Return the number of intact and equal copies of a container, ignoring the datanodes in
-        `without`. For an erasure-coded container, return the number of indexes with an intact
-        shard."""
+        """Return the number of intact and equal replicas of a container.
+
+        For an erasure-coded container, return the number of indexes that have an intact shard.
+        Replicas on the datanodes in `without` do not count.
+        """
         return self.removals([container_id]).copy_count(container_id, without=without)
 
     def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
-        """Return the HEALTHY containers among these, each with the datanodes whose replica is
-        intact, not excluded, and usable as a source without objection."""
+        """Return those of the containers that are HEALTHY, each with the datanodes to copy from.
+
+        The replicas on these datanodes are intact and not excluded, and there is no objection to
+        them as sources.
+        """
         found = self.diagnose(list(container_ids))
         batch = found.view.batch
         is_well = (found.verdicts.state == HealthState.HEALTHY)[found.view.rows.owner]
@@ -182,8 +210,10 @@ class LiveHealthJudge:
         return {number: frozenset(names) for number, names in well.items()}
 
     def obstacles(self, container_ids: Collection[int]) -> dict[int, str]:
-        """Return the reason (`health.departure.HELD_BY`) for each container that still needs a node
-        that leaves or is in maintenance."""
+        """Return the containers that still need a datanode that leaves or is in maintenance.
+
+        The value for each container is the reason, a text of `health.departure.HELD_BY`.
+        """
         if not container_ids:
             return {}
         found = self.diagnose(container_ids)
@@ -193,8 +223,10 @@ class LiveHealthJudge:
         return {number: HELD_BY[why] for number, why in pairs if why != FREE}
 
     def locked_out(self, container_ids: Collection[int], datanode_ids: Collection[str]) -> int:
-        """Return the number of these containers that are readable now, but would be unreadable if
-        these nodes were off."""
+        """Return how many of these containers would be unreadable without these datanodes.
+
+        Containers that are unreadable now are not counted.
+        """
         if not container_ids:
             return 0
         batch = self._batches.of(container_ids)
@@ -204,8 +236,11 @@ class LiveHealthJudge:
     def sources(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> dict[int, HealthRow]:
-        """Return the possible copy sources of each container: those of its plan rows, or all
-        possible ones if it needs no copy."""
+        """Return the datanodes from which each of these containers can be copied.
+
+        If a container needs a copy, these are the sources of the needed copy. Otherwise, these are
+        all possible sources.
+        """
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
@@ -243,8 +278,10 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> HealthRow:
 
 
 def _lacks(found: Diagnosis) -> ReplicationGaps:
-    """Return the containers with missing or surplus replicas. Read them from the plan's columns,
-    because to build the plan's rows would cost more."""
+    """Return the containers with missing or surplus replicas.
+
+    The method reads the columns of the plan, because to create its rows would take longer.
+    """
     actions = plan(scene_of(found))
     ids = found.view.batch.containers.container_id
     is_made = np.isin(actions.action, MADE)
@@ -259,9 +296,11 @@ def _lacks(found: Diagnosis) -> ReplicationGaps:
 
 
 def _uneven(view: BatchView) -> frozenset[int]:
-    """Return the erasure-coded containers whose closed shards have different block counts although
-    no delete is pending. A shard with more blocks may have missed a delete, which roots of shards
-    do not show."""
+    """Return the erasure-coded containers whose closed shards have different numbers of blocks.
+
+    Containers with a pending delete are left out. A shard with more blocks than the others may have
+    missed a delete. The roots of shards do not show this, because they always differ.
+    """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     shards = (
         view.is_shard & view.is_present & (replicas.state == SharedState.CLOSED) & replicas.has_root
@@ -275,8 +314,11 @@ def _uneven(view: BatchView) -> frozenset[int]:
 
 
 def _short(view: BatchView) -> frozenset[int]:
-    """Return the closed containers that have replicas but none with the last commit, because the
-    datanode with that commit died or lost its disk."""
+    """Return the closed containers of which no replica has the last commit.
+
+    The datanode with that commit died or lost its disk. Containers without any replica are left
+    out.
+    """
     containers, replicas = view.batch.containers, view.batch.replicas
     last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
     is_short = (containers.state == SharedState.CLOSED) & (last < containers.sequence_id)
@@ -284,8 +326,10 @@ def _short(view: BatchView) -> frozenset[int]:
 
 
 def _planned(found: Diagnosis) -> dict[int, list[HealthRow]]:
-    """Return the required actions of each container, most urgent first, without containers that
-    need no action."""
+    """Return the actions that each container needs, most urgent first.
+
+    Containers that need no action are not in the result.
+    """
     ids = found.view.batch.containers.container_id.tolist()
     needs: dict[int, list[HealthRow]] = {}
     for place, row in _rows(plan(scene_of(found)), found):

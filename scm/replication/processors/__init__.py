@@ -1,3 +1,1 @@
-"""Parts of the replication manager: its queue, the rebuilding of shards, and the removal of
-replicas.
-"""
+"""Parts of the replication manager: its queue, rebuilds of shards, and removals of replicas."""

@@ -1,11 +1,10 @@
-"""Orders the rebuilding of lost shards of erasure-coded containers.
+"""Orders the rebuild of lost shards of erasure-coded containers.
 
-A row of the judge lists the lost shards. A target datanode is chosen for each lost shard. One
-command, to the least loaded target, rebuilds all lost shards. The command reads as many shards as
-there are data shards, whatever the number of targets.
+The health check lists the lost shards of a container. The module chooses a target datanode for each
+lost shard. One command, sent to the least loaded target, rebuilds all of them. It reads as many
+shards as the code has data shards, whatever the number of targets.
 
-The judge decides which shards are lost and which are read. It decides again when the command is
-sent.
+The health check also decides which shards are read. It decides again when the command is sent.
 """
 
 from collections.abc import Sequence
@@ -31,7 +30,10 @@ _log = structlog.get_logger("suture.scm")
 
 
 class Reconstructor(ControlComponent):
-    """Orders reconstructions and copies of shards. Callers hold the control plane's lock."""
+    """Orders reconstructions of shards, and checks them before they are sent.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         super().__init__(basis)
@@ -48,11 +50,11 @@ class Reconstructor(ControlComponent):
         count_max: int,
         is_in_place: bool = False,
     ) -> bool:
-        """Order a reconstruction of the lost shards, as far as possible now. Return True if nothing
-        remains to be ordered.
+        """Order a reconstruction of lost shards, for at most `count_max` shards.
 
-        A pending reconstruction counts as done; if it fails, the container is queued again.
-        `is_in_place` allows a target that has an unfinished shard from an earlier reconstruction.
+        Return True if nothing remains to be ordered. A pending reconstruction counts as done; if it
+        fails, the container is queued again. `is_in_place` allows targets that have an unfinished
+        shard of an earlier reconstruction.
         """
         if self._is_under_way(case):
             return True
@@ -61,8 +63,11 @@ class Reconstructor(ControlComponent):
         return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
 
     def needed(self, commands: Sequence[PendingCommand]) -> set[int]:
-        """Return the ids of the commands about shards that the judge would order again if they did
-        not exist. Record the sources of these commands for `addressed`."""
+        """Return the ids of the commands for shards that are still needed.
+
+        A command is needed if the health check would request the same action without the command.
+        Also record the sources of these commands for `addressed`.
+        """
         mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self.is_coded(c)]
         rows = self._judge.rows(
             {c.container_id for c in mine}, without={c.command_id for c in mine}
@@ -86,13 +91,15 @@ class Reconstructor(ControlComponent):
         return all(map(self._nodes.takes_replicas, targets.values()))
 
     def is_coded(self, command: PendingCommand) -> bool:
-        """Return True if a command is about an erasure-coded container."""
+        """Return True if a command is for an erasure-coded container."""
         container = self._state.containers.get(command.container_id)
         return container is not None and bool(container.scheme)
 
     def addressed(self, command: PendingCommand) -> PendingCommand:
-        """Return a command as it is sent: with the erasure code, and for a reconstruction with the
-        sources that `needed` recorded."""
+        """Return a command with the details that are added when it is sent.
+
+        These are the erasure code, and for a reconstruction, the sources that `needed` recorded.
+        """
         container = self._state.containers.get(command.container_id)
         if container is None or not container.scheme:
             return command
@@ -106,7 +113,7 @@ class Reconstructor(ControlComponent):
         )
 
     def _is_quiet(self, container_id: int) -> bool:
-        """Return True if a rebuild of the container was just ordered, or failed recently."""
+        """Return True if a rebuild of the container was just ordered, or has recently failed."""
         ordered_at_s = self._ordered_at_s.get(container_id)
         if ordered_at_s is not None:
             if self._clock.monotonic_s() - ordered_at_s < QUIET_S:
@@ -156,7 +163,10 @@ class Reconstructor(ControlComponent):
     def _targets(
         self, case: ContainerContext, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
     ) -> list[str]:
-        """Choose a node for each lost shard; fewer nodes if there are not enough."""
+        """Choose one datanode for each lost shard.
+
+        Return fewer if there are not enough datanodes.
+        """
         candidates = [
             candidate
             for candidate in self._cases.candidates()
@@ -175,9 +185,9 @@ class Reconstructor(ControlComponent):
 
 
 def _unfinished(case: ContainerContext, lost: tuple[int, ...]) -> set[str]:
-    """Return the nodes that may rebuild their unhealthy shard in place.
+    """Return the datanodes that may rebuild their unhealthy shard in place.
 
-    These nodes reject the command unless an earlier reconstruction left the shard unfinished.
+    They reject the command unless an earlier reconstruction left the shard unfinished.
     """
     return {
         p.datanode_id

@@ -1,8 +1,9 @@
-"""Removes surplus replicas, and unhealthy replicas if no other node has room for an intact one.
+"""Removes surplus replicas, and unhealthy replicas that occupy needed space.
 
-In each round, one replica of each container is removed. The container is checked again when the
-replica is gone. The judge decides which replicas are removed. This module orders the deletes within
-the limits of each datanode and of the cluster, and never for an excluded replica.
+An unhealthy replica is removed if no other datanode has space for an intact one. In each round, one
+replica of each container is removed. The container is checked again when the replica is gone. The
+health check decides which replica is removed. This module orders the deletes within the limits of
+each datanode and of the cluster, and never deletes an excluded replica.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -27,7 +28,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class OverReplicatedProcessor(ControlComponent):
-    """Orders deletes of surplus replicas. Callers hold the control plane's lock."""
+    """Orders deletes of surplus replicas. Callers must hold the control plane's lock."""
 
     def __init__(self, basis: DecisionContext, judge: LiveHealthJudge) -> None:
         super().__init__(basis)
@@ -38,30 +39,36 @@ class OverReplicatedProcessor(ControlComponent):
 
     @property
     def over(self) -> Mapping[int, tuple[int, int]]:
-        """The containers with too many replicas, each with its weight (the smallest is the most
-        urgent) and its number of tries."""
+        """Return the containers with too many replicas.
+
+        Each has its weight (the smallest is the most urgent) and the number of tries to remove a
+        replica.
+        """
         return self._queue.found
 
     @property
     def sleeping_count(self) -> int:
-        """Number of containers whose delete waits because the datanode is at its limit of
-        deletes."""
+        """Return the number of containers whose delete waits for a datanode at its limit."""
         return self._queue.sleeping_count
 
     def busy_datanodes(self, container_id: int) -> tuple[str, ...]:
-        """Return the datanode that a removal from the container waits for; an empty tuple if there
-        is none."""
+        """Return the datanode at its limit for which a delete in this container waits.
+
+        Return an empty tuple if no delete waits.
+        """
         return self._queue.sleeps_for(container_id)
 
     def record_candidates(self, looked_at: Set[int], over: Set[int]) -> None:
-        """Queue the containers in `over`, which have too many replicas; drop other checked
-        containers from the queue."""
+        """Queue the containers in `over`, which have too many replicas.
+
+        Remove the other containers in `looked_at` from the queue.
+        """
         self._queue.discard((self.over.keys() & looked_at) - over)
         for container_id in over:
             self._queue.put(container_id, 0)
 
     def make_room(self, change: StateChange, case: ContainerContext) -> bool:
-        """Remove an unhealthy or duplicate replica if no other node has room for a missing replica.
+        """Remove an unhealthy or duplicate replica, to get space for a missing replica.
 
         Return True if a removal was ordered.
         """
@@ -96,13 +103,15 @@ class OverReplicatedProcessor(ControlComponent):
         return True
 
     def begin_turn(self) -> None:
-        """Choose the containers with surplus replicas to try in this step."""
+        """Choose the containers with surplus replicas for which this step orders deletes."""
         self._due = self._queue.choose(ATTEMPTS_PER_TURN)
         self._next = []
 
     def order_next(self, change: StateChange) -> bool:
-        """Order removals for a few containers, one replica each per round; return False if no
-        container is left."""
+        """Order the delete of one replica for each of the next few chosen containers.
+
+        Return False if no chosen container is left.
+        """
         if not self._due:
             self._due, self._next = self._next, []
         portion = self._due[:ATTEMPTS_AT_ONCE]
@@ -114,7 +123,7 @@ class OverReplicatedProcessor(ControlComponent):
     def _remove_one(
         self, change: StateChange, container_id: int, rows: Sequence[HealthRow]
     ) -> bool:
-        """Order the removal of one replica of a container; return True if it was ordered."""
+        """Order the delete of one replica of a container. Return True if it was ordered."""
         container = self._state.containers.get(container_id)
         row = next((r for r in rows if r.action is Action.DELETE and r.is_forced), None)
         if container is None or row is None or container_id not in self._queue:
@@ -148,8 +157,11 @@ class OverReplicatedProcessor(ControlComponent):
         why: str,
         keep_count: int,
     ) -> bool:
-        """Order the removal of a replica. Return False if the replica is excluded, if its node is
-        at its limit, or if a delete of its container recently failed or was rejected."""
+        """Order the delete of a replica. Return True if it was ordered.
+
+        It is not ordered if the replica is excluded, if its datanode is at its limit of deletes, or
+        if a delete of the container recently failed or was rejected.
+        """
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
             return False  # kept until the hold is released
         is_cooling = self._commands.is_cooling(CommandKind.DELETE, container.container_id)
@@ -175,9 +187,12 @@ class OverReplicatedProcessor(ControlComponent):
 
 
 def is_kept(container: Container, replica: Replica) -> bool:
-    """Return True if a replica must not be removed, because it is being made, or because it has all
-    commits and may still be closed. The judge does not make this check for a replica that cannot be
-    loaded, so the caller makes it."""
+    """Return True if a replica must not be removed.
+
+    That is the case if the replica is being created, or if it has all commits and may still be
+    closed. The health check does not examine this for a replica that cannot be loaded, so the
+    caller does.
+    """
     may_close = replica.state is ReplicaState.QUASI_CLOSED and not container.scheme
     may_close &= replica.bcsid >= container.sequence_id
     return may_close or replica.state is ReplicaState.RECOVERING

@@ -1,15 +1,15 @@
-"""The queue of containers to repair, most urgent first, without those that must wait.
+"""The queue of containers to repair, most urgent first.
 
-A step chooses the most urgent containers and tries them. A container that could not be repaired is
-put back, a little less urgent. Two kinds of containers are not chosen:
+A step chooses the most urgent containers and tries to repair them. A container that could not be
+repaired is put back with a slightly lower urgency. Two kinds of containers are not chosen:
 
-- A container sleeps if all datanodes that could do the work are busy. It wakes when one of them has
-  room.
-- A container rests if no datanode is suitable. It wakes when another datanode becomes suitable.
+- A container sleeps if all datanodes that could do the work are busy. It is queued again when one
+  of them has free capacity.
+- A container rests if no datanode is suitable. It is queued again when another datanode becomes
+  suitable.
 
-The cost of a step is that of the containers it chooses, plus one check of each datanode that
-containers sleep for. It does not depend on the length of the queue, which may be a million after a
-rack failure.
+The cost of a step depends on the number of chosen containers and of busy datanodes, but not on the
+length of the queue. After the failure of a rack, the queue may contain a million containers.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -20,13 +20,22 @@ SLACK: Final = 1_000  # outdated heap entries before the heap is rebuilt
 
 
 class ReplicationQueue:
-    """Containers with missing or surplus replicas. Callers hold the control plane's lock."""
+    """Containers with missing or surplus replicas, most urgent first.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, has_room: Callable[[str], bool]) -> None:
-        """`has_room` returns True if a datanode may get more work of this kind now."""
+        """Create an empty queue.
+
+        `has_room` returns True if a datanode can get more work of this kind.
+        """
         self._has_room = has_room
         self.found: dict[int, tuple[int, int]] = {}
-        """By container: its weight (the smallest is the most urgent), and the number of tries."""
+        """For each container, its weight and the number of tries.
+
+        The container with the smallest weight is the most urgent.
+        """
         self._order: list[tuple[int, int]] = []  # a heap; entries that differ from `found` are void
         self._chosen: list[int] = []  # chosen by the last step; not in `_order` until the next
         self._datanodes: dict[int, tuple[str, ...]] = {}  # datanodes, all busy at the last try
@@ -41,11 +50,10 @@ class ReplicationQueue:
         return container_id in self.found
 
     def put(self, container_id: int, weight: int) -> None:
-        """Queue a container that was just checked. If it is queued with this weight, it keeps its
-        position.
+        """Queue a container that was just checked.
 
-        A container that waits for busy datanodes is tried again, because other datanodes may be
-        suitable now.
+        If the container is already queued with the same weight, it keeps its position. If it waits
+        for busy datanodes, it is tried again, because other datanodes may be suitable now.
         """
         known = self.found.get(container_id)
         is_awake = container_id not in self._asleep
@@ -57,12 +65,17 @@ class ReplicationQueue:
         self._enter(container_id)
 
     def put_back(self, container_id: int, *, weight: int, tries: int) -> None:
-        """Queue a container again after a try in this step, with its new weight and number of
-        tries."""
+        """Set the weight and the number of tries of a container that was tried in this step.
+
+        The next step queues it again.
+        """
         self.found[container_id] = (weight, tries)
 
     def discard(self, container_ids: Iterable[int]) -> None:
-        """Remove containers from the queue, if they are in it."""
+        """Remove these containers from the queue.
+
+        Containers that are not in the queue are ignored.
+        """
         for container_id in container_ids:
             if self.found.pop(container_id, None) is not None:
                 self._forget_datanodes(container_id)
@@ -85,7 +98,7 @@ class ReplicationQueue:
         return list(chosen)
 
     def park_until_room(self, container_id: int, datanode_ids: Collection[str]) -> None:
-        """Do not choose a container until one of these datanodes has room."""
+        """Do not choose a container before one of these datanodes has free capacity."""
         self._forget_datanodes(container_id)
         self._datanodes[container_id] = tuple(datanode_ids)
         self._asleep.add(container_id)
@@ -93,49 +106,49 @@ class ReplicationQueue:
             self._asleep_for.setdefault(datanode_id, set()).add(container_id)
 
     def park(self, container_id: int) -> None:
-        """Do not choose a container until `wake_resting` is called or the container is checked
-        again."""
+        """Do not choose a container before `wake_resting` is called or it is checked again."""
         self._forget_datanodes(container_id)
         self._asleep.add(container_id)
         self._resting.add(container_id)
 
     @property
     def has_resting(self) -> bool:
-        """True if any container rests, that is, waits until another datanode becomes suitable."""
+        """Return True if any container waits until another datanode becomes suitable."""
         return bool(self._resting)
 
     @property
     def resting_count(self) -> int:
-        """Number of containers that rest, that is, wait until another datanode becomes suitable."""
+        """Return the number of containers that wait until another datanode becomes suitable."""
         return len(self._resting)
 
     @property
     def sleeping_count(self) -> int:
-        """Number of containers that sleep, that is, wait until one of certain busy datanodes has
-        room."""
+        """Return the number of containers that wait until a busy datanode has free capacity."""
         return len(self._asleep) - len(self._resting)
 
     def is_resting(self, container_id: int) -> bool:
-        """Return True if a container rests, that is, waits until another datanode becomes
-        suitable."""
+        """Return True if a container waits until another datanode becomes suitable."""
         return container_id in self._resting
 
     def sleeps_for(self, container_id: int) -> tuple[str, ...]:
-        """Return the busy datanodes for which a container waits; an empty tuple if it does not wait
-        for busy datanodes."""
+        """Return the busy datanodes for which a container waits.
+
+        Return an empty tuple if it does not wait for busy datanodes.
+        """
         return self._datanodes.get(container_id, ()) if container_id in self._asleep else ()
 
     def wake_resting(self) -> None:
-        """Queue the containers again for which no datanode was suitable, because one may be
-        suitable now."""
+        """Queue the containers again that waited for another datanode to become suitable."""
         resting, self._resting = self._resting, set()
         self._asleep -= resting
         for container_id in resting:
             self._enter(container_id)
 
     def sleeps_again(self, container_id: int) -> bool:
-        """Let a container wait again if all datanodes for which it last waited are still busy.
-        Return True if it waits."""
+        """Let a container wait again if all the busy datanodes for which it waited are still busy.
+
+        Return True if it waits.
+        """
         datanode_ids = self._datanodes.get(container_id, ())
         if not datanode_ids or any(map(self._has_room, datanode_ids)):
             return False
@@ -143,7 +156,7 @@ class ReplicationQueue:
         return True
 
     def _wake(self) -> None:
-        """Queue the containers whose datanodes have room again."""
+        """Queue the containers that waited for a busy datanode which now has free capacity."""
         for datanode_id in [node for node in self._asleep_for if self._has_room(node)]:
             for container_id in self._asleep_for.pop(datanode_id):
                 if container_id in self._asleep:

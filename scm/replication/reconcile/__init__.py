@@ -1,1 +1,1 @@
-"""Reconciles of replicas that differ or are damaged: eligibility, retries, and orders."""
+"""Reconciles of replicas that differ or are damaged: which are possible, ordered, and retried."""

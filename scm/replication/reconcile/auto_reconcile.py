@@ -1,13 +1,15 @@
-"""Reconciles differing or damaged replicas without a plan, on the control plane's own decision.
+"""Orders reconciles of differing or damaged replicas without a plan of the Spark job.
 
-The orders are the same that the judge writes into a plan of Spark. An order waits until the reports
-that caused it have settled, because replicas differ for a moment while they carry out the same
-command one after the other. An order also waits while a delete is pending. Replicas that differ
-only in tombstones wait longer, because a pending delete explains such a difference.
+The health check decides which containers need a reconcile, as it does for a plan. An order waits
+until the reports of the replicas have not changed for a while, because replicas differ temporarily
+while their datanodes execute the same command one after the other. An order also waits while a
+delete is pending. If replicas differ only in tombstones, the order waits longer, because a pending
+delete explains such a difference.
 
 The limit of retries is shared with plans (`scm.replication.reconcile.reconcile_scheduler`). After a
-few commands that changed nothing, only an operator can retry. A contradiction alone also needs an
-operator; other damage of the same container is repaired.
+few reconciles without effect, only an operator can order another one. If the only problem is a
+contradiction (replicas differ, and each is intact), an operator must decide. Other damage of the
+same container is repaired.
 """
 
 from collections.abc import Iterable
@@ -30,7 +32,10 @@ _TOMBSTONES: Final = 1 << REASONS.index("tombstones differ")
 
 
 class AutoReconcile(ControlComponent):
-    """Orders reconciles that no plan of Spark requests. Callers hold the control plane's lock."""
+    """Orders reconciles that no plan of the Spark job requests.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, basis: DecisionContext, reconciles: ReconcileScheduler) -> None:
         super().__init__(basis)
@@ -43,7 +48,7 @@ class AutoReconcile(ControlComponent):
         self._chosen: list[int] = []  # containers of this step that were not tried yet
 
     def record_candidates(self, found: Diagnosis) -> None:
-        """Record which of these containers the judge would reconcile, and why."""
+        """Record which of the checked containers need a reconcile, and for which reasons."""
         if not self._is_on:
             return
         now_s = self._clock.monotonic_s()
@@ -65,14 +70,16 @@ class AutoReconcile(ControlComponent):
         return container_id in self._due_s
 
     def begin_turn(self) -> None:
-        """Choose the due containers to try in this step."""
+        """Choose the due containers for which this step orders reconciles."""
         now_s = self._clock.monotonic_s()
         due = (number for number, due_s in self._due_s.items() if due_s <= now_s)
         self._chosen = list(islice(due, ORDERS_PER_TURN))
 
     def order_next(self, change: StateChange) -> bool:
-        """Order reconciles of the next few containers. Those that cannot be ordered now are
-        retried. Return False if no container is left."""
+        """Order reconciles of the next few chosen containers. Return False if none is left.
+
+        If a reconcile cannot be ordered now, a later step tries it again.
+        """
         portion = self._chosen[:ORDERS_AT_ONCE]
         del self._chosen[:ORDERS_AT_ONCE]
         for container_id in portion:
@@ -85,10 +92,12 @@ class AutoReconcile(ControlComponent):
         return bool(portion)
 
     def _order(self, change: StateChange, container_id: int) -> bool:
-        """Order one reconcile. Return True if the container needs no further try before a replica
-        or the health of a node changes. Return False if the container must be tried again without
-        such a change, because deletes are pending, the last reconcile was too recent, or the
-        datanode is busy."""
+        """Try to order a reconcile of one container. Return False if a later step must try again.
+
+        A later step must try again if deletes are pending, if the last reconcile was too recent, or
+        if the datanode is busy. Otherwise, the container needs no further try before its replicas
+        or the health of a datanode change.
+        """
         if self._cases.has_unacknowledged_deletes(container_id):
             return False
         participants = self._reconciles.participants(container_id)

@@ -1,13 +1,13 @@
-"""Decides whether a container may be reconciled, and which replicas take part. No I/O.
+"""Decides whether a container may be reconciled, and which of its replicas take part. No I/O.
 
-The order of the checks is Ozone's. The words are those of the judge
-(`health.reconcile_eligibility`), which evaluates millions of containers. This module evaluates one
-container, with its participants, when a command is sent. A test compares both.
+The checks are in Ozone's order. `health.reconcile_eligibility` makes the same checks for millions
+of containers, with the same words. This module checks one container when a command is sent, and
+also returns the replicas that take part. A test compares both.
 
-Two rules differ from Ozone's. A peer must be reachable and have a tree: a container without such a
-peer is rejected, because a command that can do nothing only occupies the queue. A replica that
-cannot take part (OPEN, CLOSING, RECOVERING, not loadable) is left out and does not block other
-replicas.
+Two rules differ from Ozone's. First, a peer must be reachable and have a tree. A container without
+such a peer is rejected, because the command would have no effect and only occupy the queue. Second,
+a replica that cannot take part (OPEN, CLOSING, RECOVERING, not loadable) is left out and does not
+prevent the reconcile of the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +22,10 @@ ELIGIBLE_STATES: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_
 
 
 class Eligibility(StrEnum):
-    """Result of the check whether a container may be reconciled. The first eight words are
-    Ozone's."""
+    """The result of the check whether a container may be reconciled.
+
+    The first eight words are Ozone's.
+    """
 
     OK = "OK"
     CONTAINER_NOT_FOUND = "CONTAINER_NOT_FOUND"
@@ -37,8 +39,10 @@ class Eligibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Participants:
-    """The datanodes that reconcile (`targets`), and those from which they read (`peers`). A target
-    is not its own peer."""
+    """The datanodes that reconcile (`targets`), and the datanodes that they read from (`peers`).
+
+    A target never reads from itself.
+    """
 
     eligibility: Eligibility
     message: str
@@ -46,7 +50,7 @@ class Participants:
     peers: tuple[str, ...] = ()
 
     def peers_of(self, datanode_id: str) -> tuple[str, ...]:
-        """Return the peers from which a datanode reads, without the datanode itself."""
+        """Return the peers from which a datanode reads. The datanode itself is not included."""
         return tuple(peer for peer in self.peers if peer != datanode_id)
 
 
@@ -55,7 +59,7 @@ def judge(
     replicas: Sequence[Replica],
     is_reachable: Callable[[str], bool],
 ) -> Participants:
-    """Return whether a container may be reconciled now, and the participants."""
+    """Check whether a container may be reconciled now. Return the result and the participants."""
     if container is None:
         return Participants(Eligibility.CONTAINER_NOT_FOUND, "no such container")
     if container.state not in ELIGIBLE_STATES:

@@ -1,8 +1,9 @@
-"""Checks plan rows from the Spark job against the current state. No I/O.
+"""Checks whether plan rows of the Spark job still match the current state. No I/O.
 
-A plan is based on a snapshot. Since the snapshot, replicas may appear, disappear, change state and
-get new trees. A row is applied only if its container looks exactly as in the plan. The differences
-are named, so that an operator can distinguish a changed cluster from a broken planner.
+A plan is based on a snapshot. After the snapshot, replicas may appear, disappear, change their
+states, and get new trees. A row is applied only if the replicas of its container are exactly as in
+the plan. The result lists the differences, so that an operator can distinguish a changed cluster
+from a faulty plan.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -19,7 +20,7 @@ ASKED_FOR: Final = "an operator asked for it"  # replaces a reason; the audit lo
 
 @dataclass(frozen=True, slots=True)
 class PlanReplica:
-    """A replica as the planner saw it; `root` is None if it had no tree."""
+    """A replica as it was in the snapshot. `root` is None if it had no tree."""
 
     datanode_id: str
     state: ReplicaState
@@ -31,8 +32,10 @@ ACTIONS: Final = ("reconcile", "replicate", "delete", "close", "reconstruct")
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """An action that the plan requests for one container, with the replicas for which it was
-    computed."""
+    """An action that a plan requests for one container.
+
+    `replicas` are the replicas from which the action was computed.
+    """
 
     container_id: int
     replicas: tuple[PlanReplica, ...]  # for a reconcile: all replicas of the container
@@ -46,13 +49,17 @@ class PlanRow:
 
     @property
     def why(self) -> str:
-        """The reason to record for the commands of this row."""
+        """Return the reason that is recorded for the commands of this row."""
         return f"plan: {self.reason}" if self.reason else "plan"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommand:
-    """A command as previewed to an operator."""
+    """A command in the preview that an operator sees.
+
+    `duration_ms` is the estimated duration. `queued_ms` is the estimated time before the command
+    starts.
+    """
 
     kind: CommandKind
     datanode_id: str
@@ -73,7 +80,10 @@ class LostCommit:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDecision:
-    """The outcome of a request for one container: what is ordered, or the reason why nothing is."""
+    """The outcome of a request for one container: ordered commands, or why none is ordered.
+
+    `world` is the fingerprint of the container's state.
+    """
 
     container_id: int
     code: str
@@ -95,10 +105,10 @@ def check(
     is_reachable: Callable[[str], bool],
     dead: Collection[str] = (),
 ) -> ContainerDecision | Participants:
-    """Return the participants if the row still matches the state, otherwise the reason for
-    rejecting it.
+    """Return the participants of a reconcile if the row still matches the state.
 
-    The last reports of `dead` nodes are ignored, in the state and in the row.
+    Otherwise, return a decision with the reason for rejecting the row. Replicas on the datanodes in
+    `dead` are ignored, in the state and in the row.
     """
     replicas = [r for r in replicas if r.datanode_id not in dead]
     row = replace(row, replicas=tuple(r for r in row.replicas if r.datanode_id not in dead))
@@ -114,10 +124,10 @@ def check(
 def _changes(
     row: PlanRow, replicas: Sequence[Replica], is_reachable: Callable[[str], bool]
 ) -> list[str]:
-    """Return the differences between the current state and a row of the plan.
+    """Return the differences between a row of a plan and the current state, as texts.
 
-    A replica on an unreachable node may be absent from the plan, because the planner counts only
-    nodes that can take part. Replicas that the plan names must exist.
+    A replica on an unreachable datanode may be absent from the row, because a plan contains only
+    replicas that can take part. All replicas in the row must exist.
     """
     live = {replica.datanode_id: replica for replica in replicas}
     planned = {replica.datanode_id: replica for replica in row.replicas}

@@ -1,9 +1,10 @@
-"""Orders reconciles, and limits how often they are retried.
+"""Orders reconciles, and limits how often a reconcile of the same container is repeated.
 
-Reconciles have their own limit of commands per datanode (`scm.cluster.commands.command_limits`). A
-container gets one order per pause. The number of retries without a change is limited, so that
-replicas that cannot become equal are not compared forever. The minority of the replicas is
-reconciled first, so that the replicas from which they are repaired are not busy themselves.
+Reconciles have a separate limit of commands per datanode (`scm.cluster.commands.command_limits`).
+After a reconcile, a container gets no other one during a pause. The number of reconciles without a
+change is limited, because some replicas cannot become equal. The replicas that differ from the
+majority are reconciled first. The replicas that they read from are then not busy with their own
+reconcile.
 """
 
 import zlib
@@ -38,7 +39,7 @@ TRIES_MAX: Final = 3  # complete reconciles for plans or healing while the repli
 
 @dataclass(frozen=True, slots=True)
 class _Tries:
-    """Reconciles of one container since its replicas last changed."""
+    """The number of reconciles of one container since its replicas last changed."""
 
     world: int
     count: int  # orders that at least one datanode completed
@@ -47,8 +48,10 @@ class _Tries:
 
 
 class ReconcileScheduler(ControlComponent):
-    """Orders reconciles, and limits how often they are repeated. Callers hold the control plane's
-    lock."""
+    """Orders reconciles, and limits how often they are repeated.
+
+    Callers must hold the control plane's lock.
+    """
 
     def __init__(self, basis: DecisionContext) -> None:
         super().__init__(basis)
@@ -56,7 +59,10 @@ class ReconcileScheduler(ControlComponent):
         self._tries: dict[int, _Tries] = {}
 
     def order(self, change: StateChange, container_id: int) -> ContainerDecision:
-        """Order a reconcile of a container for an operator; this also resets its retry count."""
+        """Order a reconcile of a container on request of an operator.
+
+        This also resets its number of retries.
+        """
         participants = self.participants(container_id)
         if participants.eligibility is not Eligibility.OK:
             return ContainerDecision(container_id, participants.eligibility, participants.message)
@@ -72,11 +78,11 @@ class ReconcileScheduler(ControlComponent):
         why: str = "",
         dry_run: bool,
     ) -> ContainerDecision:
-        """Order a reconcile of a container for a plan, unless the last one was too recent or too
-        many had no effect.
+        """Order a reconcile that a plan or the control plane itself requests.
 
-        If the control plane orders the reconcile without a plan, `why` is its reason. An excluded
-        replica gets no order, but peers may still read verified data from it.
+        It is not ordered if the last reconcile of the container was too recent, or if too many had
+        no effect. `why` replaces the reason in `row`, if it is not empty. An excluded replica gets
+        no command, but the other replicas may still read verified data from it.
         """
         container_id = row.container_id
         left_s = self._cooldown_left_s(container_id)
@@ -113,16 +119,20 @@ class ReconcileScheduler(ControlComponent):
         return decision
 
     def peers_of(self, command: PendingCommand) -> tuple[str, ...]:
-        """Return the peers that a reconcile command names now; an empty tuple if the container is
-        not eligible."""
+        """Return the datanodes that a reconcile command may read from now.
+
+        Return an empty tuple if the container cannot be reconciled.
+        """
         participants = self.participants(command.container_id)
         if command.datanode_id not in participants.targets:
             return ()
         return participants.peers_of(command.datanode_id)
 
     def addressed(self, command: PendingCommand) -> PendingCommand:
-        """Return a reconcile command with `holders`: the replicas that are not its peers when it is
-        sent. They could contradict the peers, unless their node is dead and no longer waited for.
+        """Return a reconcile command with its `holders`, which are added when it is sent.
+
+        The holders are the replicas that the command does not read from. They could contradict the
+        peers, unless their datanode is dead.
         """
         if command.kind is not CommandKind.RECONCILE or command.scheme:
             return command
@@ -135,9 +145,9 @@ class ReconcileScheduler(ControlComponent):
         )
 
     def participants(self, container_id: int) -> Participants:
-        """Return whether a container may be reconciled now, and the participants.
+        """Check whether a container may be reconciled now. Return the result and the participants.
 
-        A datanode of another layout version may be read from but receives no commands.
+        A datanode of another layout version may be a peer, but it receives no command.
         """
         found = judge(
             self._state.containers.get(container_id),
@@ -153,8 +163,8 @@ class ReconcileScheduler(ControlComponent):
     def ended(self, command: PendingCommand, outcome: CommandOutcome) -> None:
         """Record the end of a reconcile command.
 
-        Only a complete reconcile counts as an attempt that changed nothing (issue 49.9). A
-        reconcile that failed, was stopped, was too late, or missed a peer proves nothing about the
+        Only a complete reconcile counts as an attempt without effect (issue 49.9). A reconcile that
+        failed, was stopped, was too late, or could not reach a peer shows nothing about the
         replicas.
         """
         container_id = command.container_id
@@ -165,7 +175,7 @@ class ReconcileScheduler(ControlComponent):
             self._tries[container_id] = replace(tries, count=tries.count + 1, is_counted=True)
 
     def forget_old(self) -> None:
-        """Drop the attempts of reconciles that are too old to count."""
+        """Delete the records of reconciles that are too old to matter."""
         now_s, cooldown_s = self._clock.monotonic_s(), self._options.reconcile_cooldown_ms / 1000
         self._ordered_at_s = {
             container_id: at_s
@@ -190,8 +200,10 @@ class ReconcileScheduler(ControlComponent):
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
 
     def _fingerprint(self, container_id: int) -> int:
-        """Return a fingerprint that changes if a reconcile changed a replica, or if a reconcile can
-        now do more, because a datanode returned as a peer or a datanode was given up."""
+        """Return a checksum of the facts that decide whether another reconcile can help.
+
+        The value changes if a replica has changed, or if a datanode returned or died.
+        """
         facts = [
             (
                 r.datanode_id,
@@ -240,10 +252,10 @@ class ReconcileScheduler(ControlComponent):
 def minority(
     container: Container, replicas: Sequence[Replica], targets: Sequence[str]
 ) -> frozenset[str]:
-    """Return the targets to reconcile first: those whose root differs from the most frequent one,
-    and damaged ones.
+    """Return the target datanodes that reconcile first.
 
-    Return all targets if there are none to reconcile first.
+    Their replica is damaged, has no tree, lacks commits, or has another root than the majority of
+    the replicas. If there are no such targets, return all targets.
     """
     taking_part = [replica for replica in replicas if replica.datanode_id in targets]
     roots = Counter(r.tree.root for r in taking_part if r.tree is not None)

@@ -1,1 +1,1 @@
-"""The recorded history of the cluster, interval by interval."""
+"""The recorded history of the cluster: samples, changes of the verdict, and verifications."""

@@ -1,8 +1,9 @@
-"""Anchors of verification logs: heads of logs that datanodes reported, stored where the datanodes
-cannot change them.
+"""Anchors: heads of verification logs that datanodes reported.
 
-There is one row per volume, with its newest anchors. Each anchor proves all entries before it. The
-older anchors show since when a log differs.
+The verification log of a volume lists scans, repairs and deletes. Its head is the number of entries
+and the checksum of the last entry, which depends on all earlier entries. The SCM stores heads, so
+that a datanode cannot change them. There is one row per volume, with its newest anchors. Older
+anchors show since when a log differs.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ VOLUMES_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """The head of a log: number and SHA-256 (hexadecimal) of its last entry, and the time of the
-    report."""
+    """The head of a verification log at one time.
+
+    `count` is the number of entries. `checksum` is the SHA-256 of the last entry in hexadecimal.
+    """
 
     at_ms: int
     count: int
@@ -34,13 +37,13 @@ class VolumeAnchors:
     anchors: tuple[Anchor, ...]
 
     def followed_by(self, anchor: Anchor) -> "VolumeAnchors":
-        """Return these anchors with one more; drop the oldest if there are too many."""
+        """Return these anchors and one more. The oldest anchor is removed if there are too many."""
         kept = (*self.anchors, anchor)[-ANCHORS_MAX:]
         return VolumeAnchors(self.datanode_id, self.volume_id, kept)
 
 
 class AnchorTable(HistoryTable[tuple[str, str], VolumeAnchors]):
-    """Stored heads of verification logs, by datanode and volume."""
+    """The stored heads of verification logs, by datanode id and volume id."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -1,7 +1,7 @@
-"""Tables of the history. They have few rows, in the format of other tables.
+"""Tables of the history. They have few rows, in the same format as other tables.
 
-No decision depends on them. A damaged row is skipped and logged, and does not prevent a start. The
-earliest backups lack these tables and are valid (`scm.backup.image`).
+No decision depends on these tables. A damaged row is skipped and logged, and does not prevent the
+start of the SCM. Backups of early versions lack these tables and are valid (`scm.backup.image`).
 """
 
 from collections.abc import Hashable, Iterable
@@ -20,10 +20,10 @@ _log = structlog.get_logger("suture.scm")
 
 
 class HistoryTable(Table[K, V]):
-    """A table that may lose rows without preventing a start."""
+    """A table whose damaged rows are skipped when the SCM starts."""
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Load rows from disk, except damaged ones."""
+        """Load the rows from disk. Skip damaged rows and log them."""
         for place, row in enumerate(rows):
             try:
                 self._load_portion([row], place, key_at)
@@ -32,7 +32,7 @@ class HistoryTable(Table[K, V]):
 
 
 class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
-    """Samples of the cluster's figures, keyed by level and start of their interval."""
+    """Samples of the cluster, keyed by their level and the start of their interval."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -43,7 +43,7 @@ class SampleTable(HistoryTable[tuple[int, int], StatusSample]):
         )
 
     def of(self, level: int) -> list[StatusSample]:
-        """Return the samples of one level (interval length), oldest first."""
+        """Return the samples of one level, oldest first. A level is a length of intervals."""
         keys = sorted(key for key in self._rows if key[0] == level)
         return [self._rows[key] for key in keys]
 
@@ -60,12 +60,12 @@ class VerdictChangeTable(HistoryTable[int, VerdictChange]):
         )
 
     def by_time(self) -> list[VerdictChange]:
-        """Return the changes, oldest first."""
+        """Return all changes of the verdict, oldest first."""
         return [self._rows[key] for key in sorted(self._rows)]
 
 
 class VerificationTable(HistoryTable[int, Verification]):
-    """Results of verifications by Spark, keyed by the time when they ended."""
+    """Results of Spark verifications, keyed by the time of their end."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -76,5 +76,5 @@ class VerificationTable(HistoryTable[int, Verification]):
         )
 
     def by_time(self) -> list[Verification]:
-        """Return the verifications, oldest first."""
+        """Return all results of Spark verifications, oldest first."""
         return [self._rows[key] for key in sorted(self._rows)]

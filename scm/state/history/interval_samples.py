@@ -1,4 +1,4 @@
-"""Samples of the cluster's figures per interval, kept for weeks.
+"""Samples of the cluster: its counts and sizes per interval, kept for weeks.
 
 Each new sample is merged into three intervals at once:
 
@@ -6,9 +6,9 @@ Each new sample is merged into three intervals at once:
 - its hour, kept for 3 weeks
 - its day, kept for 400 days
 
-Therefore nothing is aggregated later, and an interruption loses nothing. An interval keeps the
-worst state within it: a day with five bad minutes is a bad day. The module reads no clock and no
-disk.
+Therefore, no aggregation happens later, and an interruption loses nothing. An interval has the
+worst verdict of all its samples: a day with five minutes of damage is shown as damaged. The module
+reads no clock and no disk.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _WORST_FIRST: Final = (DataVerdict.DEGRADED, DataVerdict.UNKNOWN, DataVerdict.WH
 
 @dataclass(frozen=True, slots=True)
 class SampleLevel:
-    """A series of intervals of one length, and how many of them are kept."""
+    """A length of intervals, and the number of such intervals that are kept."""
 
     length_ms: int
     count_max: int
@@ -42,10 +42,10 @@ LEVELS: Final[Sequence[SampleLevel]] = (
 
 @dataclass(frozen=True, slots=True)
 class StatusSample:
-    """The cluster in one interval, or at one moment.
+    """The state of the cluster in one interval, or at one moment.
 
-    `level` and `at_ms`, the start of the interval, identify the sample. Problem counts are the
-    worst of the interval, sizes are the last ones, and work done is a sum.
+    `level` and `at_ms`, the start of the interval, identify the sample. The numbers of problems are
+    the highest in the interval, the sizes are the last ones, and the amounts of work are sums.
     """
 
     level: int
@@ -68,19 +68,21 @@ class StatusSample:
 
     @property
     def key(self) -> tuple[int, int]:
-        """The key of the sample in its table."""
+        """Return the key of the sample in its table."""
         return self.level, self.at_ms
 
 
 def placed(sample: StatusSample, level: int) -> StatusSample:
-    """Return a sample of one moment as a sample of the interval of `level` that contains the
-    moment."""
+    """Return a sample of one moment as a sample of the interval that contains the moment.
+
+    `level` is the length of the interval, as an index in `LEVELS`.
+    """
     length_ms = LEVELS[level].length_ms
     return replace(sample, level=level, at_ms=sample.at_ms // length_ms * length_ms)
 
 
 def merged(before: StatusSample, after: StatusSample) -> StatusSample:
-    """Merge two samples of the same interval. `after` is the later one."""
+    """Merge two samples of the same interval. `after` is the later sample."""
     return replace(
         after,
         verdict=min(before.verdict, after.verdict, key=_WORST_FIRST.index),
@@ -102,7 +104,7 @@ def _older(one: int, other: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class VerdictChange:
-    """A change of the verdict on the cluster's data: its time, and the new verdict."""
+    """A change of the verdict on the cluster's data."""
 
     at_ms: int
     verdict: DataVerdict
@@ -111,7 +113,7 @@ class VerdictChange:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of a verification by Spark."""
+    """The result of a Spark verification."""
 
     at_ms: int
     decisions: tuple[tuple[str, int], ...]

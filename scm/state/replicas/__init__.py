@@ -1,1 +1,1 @@
-"""The replicas in memory and on disk, as rows of numbers because there are millions."""
+"""The replicas in memory and on disk, in binary form because there are millions of them."""

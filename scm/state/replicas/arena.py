@@ -1,12 +1,12 @@
-"""Rows of replicas in memory. Each replica has a fixed slot, a number that identifies its row.
+"""Replicas in memory: one row of numbers per replica, in large blocks.
 
     block 0  | slot 0: unused | slot 1 | slot 2 | ...
     block 1  | slot 65,536 | ...
 
-A row contains the container id, the numbers of its words, and the numbers that
-`scm.state.replicas.replica_rows` stores of a replica. There are millions of rows, in blocks. When
-the arena grows, no row is copied. Snapshots share the blocks. A shared block is copied before one
-of its rows changes.
+Each row has a fixed slot, which is the number of the row. A row contains the container id, numbers
+that stand for texts, and the numbers of `scm.state.replicas.replica_rows`. The arena grows by whole
+blocks, so rows are never copied when it grows. A snapshot shares the blocks with the arena. Before
+a row of a shared block changes, the block is copied.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,22 +27,26 @@ ROW: Final = np.dtype(
         *replica_rows.REPLICA_NUMBERS,
     ]
 )
-"""A replica in memory, as numpy reads it. Words are stored as numbers. `nothing` pads the row to a
-multiple of 8 bytes."""
+"""The numpy type of a replica in memory.
+
+Texts are replaced by numbers. The field `nothing` makes the size of a row a multiple of 8 bytes.
+"""
 assert ROW.itemsize % 8 == 0
 DATANODE_AT: Final[int] = ROW.fields["datanode"][1]  # type: ignore[index]
 NUMBERS_AT: Final[int] = ROW.fields["state"][1]  # type: ignore[index]
 _PLAIN: Final = np.dtype((np.void, ROW.itemsize))
 NOBODY: Final = 0
-"""The slot that no row uses."""
+"""The slot that no row uses. It means that there is no replica."""
 
 Rows = NDArray[Any]
 Slots = NDArray[np.int64]
 
 
 class ReplicaArena:
-    """Blocks of rows in memory, one row per replica. A slot is the number of a row; freed slots are
-    reused."""
+    """Blocks of rows in memory, one row per replica.
+
+    A slot is the number of a row. Slots of removed rows are used again.
+    """
 
     def __init__(self) -> None:
         self._blocks: list[Rows] = []
@@ -52,7 +56,7 @@ class ReplicaArena:
         self._top = 1
 
     def allocate(self, count: int) -> Slots:
-        """Return free slots; if many are requested, most are adjacent."""
+        """Return `count` free slots. If many are requested, most of them are adjacent."""
         again = [self._free.pop() for _ in range(min(count, len(self._free)))]
         fresh = np.arange(self._top, self._top + count - len(again), dtype=np.int64)
         self._top += len(fresh)
@@ -63,7 +67,7 @@ class ReplicaArena:
         return np.concatenate((np.array(again, np.int64), fresh))
 
     def free(self, slots: Slots) -> None:
-        """Free these slots."""
+        """Clear the rows in these slots, and make the slots available again."""
         self.write(slots, np.zeros(len(slots), ROW))
         self._free += slots.tolist()
 
@@ -72,30 +76,31 @@ class ReplicaArena:
         return gathered(self._blocks, slots)
 
     def states(self, slots: Slots) -> NDArray[np.uint8]:
-        """Return the states of the rows in these slots, as numbers."""
+        """Return the numbers of the replica states in these slots."""
         found = np.empty(len(slots), np.uint8)
         for number, places, within in _by_block(slots):
             found[places] = self._blocks[number]["state"][within]
         return found
 
     def write(self, slots: Slots, rows: Rows) -> None:
-        """Set the rows in these slots."""
+        """Write rows to these slots."""
         for number, places, within in _by_block(slots):
             _plain(self._own(number))[within] = _plain(rows)[places]
 
     def at(self, slot: int) -> tuple[memoryview, int]:
-        """Return a view of a block's bytes, and the offset of one row in it. The caller must read
-        the row before the arena changes."""
+        """Return a view of the bytes of a block, and the offset of one row in it.
+
+        The caller must read the row before the arena changes.
+        """
         return self._views[slot >> SHIFT], (slot & (BLOCK_ROWS - 1)) * ROW.itemsize
 
     def share(self) -> tuple[Rows, ...]:
-        """Return an immutable view of all blocks. The container id of an empty row is 0."""
+        """Return all blocks as a snapshot that does not change. Empty rows have container id 0."""
         self._shared = [True] * len(self._blocks)
         return tuple(self._blocks)
 
     def _own(self, number: int) -> Rows:
-        """Return a block that may be written; if the block is shared with a snapshot, copy it
-        first."""
+        """Return a block that may be changed. If a snapshot shares the block, copy it first."""
         if self._shared[number]:
             self._blocks[number] = copied(self._blocks[number])
             self._views[number] = _bytes_of(self._blocks[number])
@@ -112,7 +117,7 @@ def gathered(blocks: Sequence[Rows], slots: Slots) -> Rows:
 
 
 def picked(rows: Rows, which: NDArray[Any]) -> Rows:
-    """Return a copy of some rows, by positions or by a mask."""
+    """Return a copy of some rows. `which` are their positions, or one boolean per row."""
     found: Rows = _plain(rows)[which].view(ROW)
     return found
 
@@ -123,8 +128,10 @@ def copied(rows: Rows) -> Rows:
 
 
 def _plain(rows: Rows) -> NDArray[np.void]:
-    """Return a view of rows as opaque bytes, because numpy copies structured rows field by
-    field."""
+    """Return a view of rows as opaque bytes.
+
+    numpy copies structured rows field by field, which takes longer.
+    """
     return rows.view(_PLAIN)
 
 
@@ -133,9 +140,11 @@ def _bytes_of(rows: Rows) -> memoryview:
 
 
 def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
-    """Yield (number of the block, positions in `slots`, slots within the block) for each block that
-    contains some of the slots. The last two are slices if the slots are adjacent, as most slots of
-    one datanode are."""
+    """Group slots by the block that contains them. Yield one item per block.
+
+    An item has the number of the block, the positions in `slots`, and the positions in the block.
+    The positions are slices if the slots are adjacent, as most slots of one datanode are.
+    """
     if not len(slots):
         return
     first, last = int(slots[0]), int(slots[-1])

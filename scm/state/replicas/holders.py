@@ -1,11 +1,11 @@
-"""Indexes of the arena's slots, by container and by datanode.
+"""Indexes of the slots in the replica arena, by container and by datanode.
 
-- The slots of a container's replicas form a chain: an array has the first slot of each container,
-  and another array has the slot that follows each slot. 0 ends a chain.
-- For each datanode there are its container ids, ascending, each with its slot.
+- The slots of a container's replicas form a linked list. One array has the first slot of each
+  container. Another array has the slot that follows each slot, or 0 at the end of a list.
+- Each datanode has an array of its container ids, sorted, and an array with their slots.
 
-Ids of containers made by this control plane are small and dense. Any other reported id is looked up
-in a dictionary.
+Ids of containers that this control plane made are small and without large gaps, so they are indexes
+of the first array. Other reported ids are in a dictionary.
 """
 
 from typing import Final
@@ -17,14 +17,16 @@ from scm.state.replicas.arena import NOBODY, Slots
 
 DENSE_MIN: Final = 1 << 20
 DENSE_FACTOR: Final = 8
-"""A container id lower than this factor times the number of replicas is found in an array."""
+"""A container id below this factor times the number of replicas is an index of the array."""
 
 Ids = NDArray[np.int64]
 
 
 class ReplicaChains:
-    """Index from each container to the slots (row numbers in the arena) of its replicas,
-    unordered."""
+    """Index from containers to the slots of their replicas.
+
+    A slot is the number of a row in the replica arena. The slots of a container are in no order.
+    """
 
     def __init__(self) -> None:
         self._first = np.zeros(0, np.uint32)
@@ -32,7 +34,7 @@ class ReplicaChains:
         self._odd: dict[int, int] = {}  # first slots of container ids beyond the array
 
     def of(self, container_id: int) -> list[int]:
-        """Return the slots of one container's replicas."""
+        """Return the slots of a container's replicas."""
         slot = self._head(container_id)
         found = []
         following = self._next
@@ -42,9 +44,11 @@ class ReplicaChains:
         return found
 
     def of_all(self, container_ids: Ids) -> tuple[NDArray[np.int64], Slots]:
-        """Return two arrays with an entry for each replica of many containers, container by
-        container: the position of the replica's container in `container_ids`, and the replica's
-        slot."""
+        """Return the slots of the replicas of many containers, grouped by container.
+
+        Two arrays have one value per replica: the position of its container in `container_ids`, and
+        its slot.
+        """
         slot = self._heads(container_ids)
         owner = np.flatnonzero(slot)
         slot = slot[owner]
@@ -62,7 +66,7 @@ class ReplicaChains:
         return owner[order], slot[order]
 
     def link(self, container_ids: Ids, slots: Slots) -> None:
-        """Add one slot to each of these containers, which must be distinct."""
+        """Add one slot to each of these containers. The container ids must be distinct."""
         if not len(slots):
             return
         self._reach(container_ids, int(slots.max()))
@@ -85,7 +89,7 @@ class ReplicaChains:
             self._next[before] = following
 
     def container_ids(self) -> Ids:
-        """Return the ids of the containers that have a replica."""
+        """Return the ids of the containers that have a replica, in no order."""
         odd = np.array(list(self._odd), np.int64)
         return np.concatenate((np.flatnonzero(self._first), odd))
 
@@ -112,8 +116,7 @@ class ReplicaChains:
             self._odd[container_id] = slot
 
     def _reach(self, container_ids: Ids, slot: int) -> None:
-        """Extend the arrays so that they include `slot`, and those container ids that are dense
-        enough for an array."""
+        """Enlarge the arrays so that they include `slot` and the small container ids."""
         if slot >= len(self._next):
             self._next = _grown(self._next, slot)
         near = container_ids[container_ids < DENSE_MIN + DENSE_FACTOR * slot]
@@ -125,8 +128,10 @@ class ReplicaChains:
 
 
 class NodeReplicas:
-    """The replicas of one datanode: their container ids, ascending, and their slots (row numbers in
-    the arena)."""
+    """The replicas of one datanode: their container ids, sorted, and their slots.
+
+    A slot is the number of a row in the replica arena.
+    """
 
     def __init__(self) -> None:
         self.ids: Ids = np.zeros(0, np.int64)
@@ -136,20 +141,25 @@ class NodeReplicas:
         return len(self.ids)
 
     def find(self, container_ids: Ids) -> Slots:
-        """Return, for each of these containers, the slot of its replica on the datanode; NOBODY (0)
-        if the datanode has no replica of the container."""
+        """Return the slot of the datanode's replica of each of these containers.
+
+        The value is NOBODY (0) if the datanode has no replica of the container.
+        """
         places, is_here = self._places(container_ids)
         slots = np.zeros(len(container_ids), np.int64)
         slots[is_here] = self.slots[places[is_here]]
         return slots
 
     def ids_except(self, container_ids: Ids) -> Ids:
-        """Return the containers of the datanode that are not among these."""
+        """Return the containers of the datanode except those in `container_ids`."""
         places, is_here = self._places(container_ids)
         return np.delete(self.ids, places[is_here])
 
     def add(self, container_ids: Ids, slots: Slots) -> None:
-        """Add containers that the datanode does not have yet, ascending."""
+        """Add containers with their slots.
+
+        The ids must be sorted, and the datanode must not have them yet.
+        """
         if not len(self.ids) or (len(container_ids) and container_ids[0] > self.ids[-1]):
             self.ids = np.concatenate((self.ids, container_ids))
             self.slots = np.concatenate((self.slots, slots))
@@ -159,14 +169,16 @@ class NodeReplicas:
         self.slots = np.insert(self.slots, places, slots)
 
     def drop(self, container_ids: Ids) -> None:
-        """Remove containers that the datanode has."""
+        """Remove containers of the datanode. All of them must be present."""
         places = np.searchsorted(self.ids, container_ids)
         self.ids = np.delete(self.ids, places)
         self.slots = np.delete(self.slots, places)
 
     def _places(self, container_ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the positions of these containers in `ids`, and a mask of those that are
-        present."""
+        """Return the positions of these containers in `ids`.
+
+        The second array has one boolean per container: True if the container is present.
+        """
         places = np.searchsorted(self.ids, container_ids)
         is_here = places < len(self.ids)
         is_here[is_here] = self.ids[places[is_here]] == container_ids[is_here]
@@ -174,7 +186,7 @@ class NodeReplicas:
 
 
 def _grown(values: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:
-    """Return a copy of the array that includes index `place` and is at least twice as long."""
+    """Return a copy of the array that is at least twice as long and includes the index `place`."""
     grown = np.zeros(max(place + 1, 2 * len(values)), np.uint32)
     grown[: len(values)] = values
     return grown

@@ -1,6 +1,6 @@
-"""Replica rows of the state: packed numbers and four strings, because there are millions.
+"""The binary format of replicas, which is compact because there are millions of them.
 
-    row = CRC32 of the rest ‖ container id ‖ numbers, big-endian ‖ four strings
+    row = CRC32 of the rest | container id | numbers, big-endian | four strings
 
 The length of each string precedes it. `suture.wire.mapping.replica_columns` defines the numbers.
 """
@@ -43,9 +43,9 @@ _KEPT: Final = (
     *COLUMNS[_REPORTED_AT:],
 )
 REPLICA_NUMBERS: Final = tuple((c.name, c.type.replace("<", ">")) for c in _KEPT)
-"""Name and numpy type of each number of a packed replica."""
+"""The name and the numpy type of each number in a row of a replica."""
 REPLICA_HEAD: Final = np.dtype([("checksum", ">u4"), ("container_id", ">u8"), *REPLICA_NUMBERS])
-"""The part of a replica's row before its strings, as a numpy type."""
+"""The numpy type of the part of a row before the strings."""
 _LETTERS: Final = {"|u1": "B", "<u8": "Q"}
 _NUMBERS: Final = struct.Struct(">" + "".join(_LETTERS[c.type] for c in _KEPT))
 _PLACES: Final = {c.name: i for i, c in enumerate(_KEPT)}
@@ -69,7 +69,10 @@ def replica_row(replica: Replica) -> bytes:
 
 
 def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
-    """Return the rows of replicas. `heads` are their container ids and numbers, concatenated."""
+    """Return the rows of several replicas.
+
+    `heads` has their container ids and numbers, concatenated. `names` has their encoded strings.
+    """
     size, crc, pack_crc = _HEAD_BYTES, zlib.crc32, CRC.pack
     bodies = (heads[i * size : (i + 1) * size] + own for i, own in enumerate(names))
     return [pack_crc(crc(body)) + body for body in bodies]
@@ -77,7 +80,7 @@ def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
 
 @lru_cache(maxsize=65_536)
 def names_bytes(names: tuple[str, str, str, str]) -> bytes:
-    """Encode the four strings that end a replica's row."""
+    """Encode the four strings at the end of a replica's row."""
     strings = [name.encode() for name in names]
     return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
 
@@ -85,8 +88,11 @@ def names_bytes(names: tuple[str, str, str, str]) -> bytes:
 def replica_heads(
     rows: Sequence[bytes],
 ) -> tuple[NDArray[np.void], list[bytes], NDArray[np.int64]]:
-    """Decode rows. Return the container ids and numbers as REPLICA_HEAD, the distinct encoded
-    strings, and for each row the index of its strings. Raise DamagedRow if a row is damaged."""
+    """Decode rows of replicas.
+
+    Return an array with their container ids and numbers, a list of the different encoded strings,
+    and the index in this list for each row. Raise DamagedRow if a row is damaged.
+    """
     if min(map(len, rows)) <= _NAMES_AT:
         raise DamagedRow("a row is too short for a replica")
     if len(set(map(len, rows))) == 1:  # usual; rows of one datanode often have the same names
@@ -106,8 +112,10 @@ def replica_heads(
 
 
 def names_of(data: bytes) -> tuple[str, str, str, str]:
-    """Decode the four strings of a replica: datanode, origin, volume, load error. Raise DamagedRow
-    if they are damaged."""
+    """Decode the four strings of a replica: datanode, origin, volume, and load error.
+
+    Raise DamagedRow if they are damaged.
+    """
     names, at = [], 0
     try:
         for _ in range(_NAMES):
@@ -127,7 +135,7 @@ def replica_from(row: bytes) -> Replica:
 
 
 def replica_names(replica: Replica) -> tuple[str, str, str, str]:
-    """Return the four strings of a replica; few of them are distinct."""
+    """Return the four strings of a replica. Many replicas have the same strings."""
     return (
         replica.datanode_id,
         replica.origin_datanode_id,
@@ -137,7 +145,7 @@ def replica_names(replica: Replica) -> tuple[str, str, str, str]:
 
 
 def replica_numbers(replica: Replica) -> bytes:
-    """Return all numbers of a replica, packed, because millions of them are in memory."""
+    """Encode all numbers of a replica as bytes."""
     tree = replica.tree
     flags = (EMPTY if replica.is_empty else 0) | (0 if tree is None else HAS_TREE)
     flags |= CONTRADICTORY if replica.is_contradictory else 0
@@ -157,7 +165,7 @@ def replica_numbers(replica: Replica) -> bytes:
 def replica_of(
     container_id: int, names: tuple[str, str, str, str], packed: bytes | memoryview, at: int
 ) -> Replica:
-    """Build a replica from its strings and the packed numbers at an offset of `packed`."""
+    """Create a replica from its strings and from the encoded numbers at offset `at` of `packed`."""
     numbers = _NUMBERS.unpack_from(packed, at)
     datanode_id, origin_datanode_id, volume_id, load_error = names
     flags = numbers[_PLACES["flags"]]
@@ -181,5 +189,5 @@ def replica_of(
 
 
 def state_code(state: ReplicaState) -> int:
-    """Return the number that stands for a state in packed replicas."""
+    """Return the number that represents a replica state in rows."""
     return _STATES.index(state)

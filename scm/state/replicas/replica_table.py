@@ -1,4 +1,7 @@
-"""The table of replicas in memory. Replicas are rows of arrays, because there are millions."""
+"""The table of replicas in memory.
+
+Replicas are rows of arrays, because there are millions of them.
+"""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -34,13 +37,13 @@ _WORDS: Final = struct.Struct("<4I")
 _ID: Final = struct.Struct("<q")
 _END: Final = b"\0"  # ends a datanode's id in a key: it is in no id, and it sorts first
 NO_WORD: Final = 0
-"""The number of the empty word, for instance the error of a replica without an error."""
+"""The number of the empty text, for instance of the load error of a replica without an error."""
 _COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are decoded together
 
 UNSETTLED_STATES: Final = frozenset(
     {ReplicaState.OPEN, ReplicaState.CLOSING, ReplicaState.QUASI_CLOSED}
 )
-"""Replica states that a close command may still move."""
+"""Replica states that a close command can still change."""
 
 _FORMAT: Final = RowFormat(
     replica_rows.replica_row,
@@ -49,17 +52,17 @@ _FORMAT: Final = RowFormat(
 )
 _RECOVERING: Final = replica_rows.state_code(ReplicaState.RECOVERING)
 _UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaState])
-"""Indexed by the number of a replica state: True if a close command may still move this state."""
+"""One boolean per replica state: True if a close command can still change the state."""
 
 
 class ReplicaTable(Table[tuple[int, str], Replica]):
-    """Replicas by container and datanode, and container ids by datanode.
+    """The replicas, indexed by container and by datanode.
 
-    There are millions of replicas. Each is a row of numbers (`scm.state.replicas.arena`), some of
-    which stand for texts. A `Replica` object is made on request. A datanode's report is
-    compared and applied as one array (`apply_report`).
+    There are millions of replicas. Each is a row of numbers (`scm.state.replicas.arena`). Some of
+    the numbers represent texts. A `Replica` object is only created on request. A report of a
+    datanode is compared and applied as one array (`apply_report`).
 
-    On disk the replicas of one datanode are adjacent, because they are reported together. A report
+    On disk, the replicas of one datanode are adjacent, because they are reported together. A report
     of 10,000 replicas then changes hundreds of pages instead of thousands.
     """
 
@@ -82,20 +85,25 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """Containers whose replicas changed since `scm.api.health_totals` last cleared this set."""
 
     def get(self, key: tuple[int, str]) -> Replica | None:
-        """Return one datanode's replica of a container; None if it has reported none."""
+        """Return a datanode's replica of a container.
+
+        Return None if the datanode has reported none.
+        """
         slot = self._find(*key)
         return None if slot == NOBODY else self._replica(*self._arena.at(slot))
 
     def values(self) -> "Sequence[Replica]":  # type: ignore[override]
-        """Return a snapshot of all replicas. Each is decoded when it is accessed."""
+        """Return a snapshot of all replicas. Each is decoded when the caller reads it."""
         return ReplicaIterator(self, self._arena.share(), self._count)
 
     def __len__(self) -> int:
         return self._count
 
     def _load_rows(self, rows: Sequence[bytes]) -> None:
-        """Check rows, in ascending order of keys, and store them. They are not decoded, because
-        there are millions and the start waits for them."""
+        """Verify rows from disk, and store them. They must be sorted by key.
+
+        They are not decoded to objects, because there are millions and the start waits for them.
+        """
         heads, names, which = replica_rows.replica_heads(rows)
         numbers = [self._words(replica_rows.names_of(one)) for one in names]
         loaded = np.zeros(len(rows), ROW)
@@ -108,13 +116,13 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             self._append(self._names[number], picked(loaded, words[:, 0] == number))
 
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
-        """Set or remove a replica, and update the indexes."""
+        """Set a replica, or remove it if `value` is None. Return the earlier replica."""
         before = self.get(key)
         self._set(key[1], key[0], None if value is None else ReportedReplicas.of(key[1], [value]))
         return before
 
     def swap(self, key: tuple[int, str], value: Replica | None) -> Callable[[], object]:
-        """Set or remove a replica; return an undo function."""
+        """Set or remove a replica. Return a function that undoes this."""
         before = self.apply(key, value)
         return lambda: self.apply(key, before)
 
@@ -127,10 +135,11 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def apply_report(
         self, there: Rows, told: ReportedReplicas
     ) -> tuple[Rows, Callable[[], object]]:
-        """Apply a datanode's report; return the rows with new facts, and an undo function.
+        """Apply a datanode's report.
 
-        `there` are rows of `told`, one per container, ascending. Of an unchanged replica, only the
-        report time is updated, in memory; this is not undone.
+        Return the rows that have changed, and a function that undoes the change. `there` are rows
+        of `told`, one per container, sorted. If only the report time of a replica has changed, the
+        time is updated in memory; this is not undone, and the row is not in the result.
         """
         rows = self._own(there, told.datanode_id, told.words)
         slots = self._held_by(told.datanode_id).find(rows["container_id"])
@@ -147,8 +156,11 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return changed, partial(self._undo, told.datanode_id, made, picked(before, ~is_same))
 
     def remove_all(self, datanode_id: str, container_ids: Ids) -> tuple[Ids, Callable[[], object]]:
-        """Remove a datanode's replicas of these containers. Return the containers of which it had a
-        replica, and an undo function."""
+        """Remove a datanode's replicas of these containers.
+
+        Return the containers of which the datanode had a replica, and a function that undoes the
+        removal.
+        """
         held = self._held_by(datanode_id)
         slots = held.find(container_ids)
         known, slots = container_ids[slots != NOBODY], slots[slots != NOBODY]
@@ -165,7 +177,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return known, partial(self._put, datanode_id, before)
 
     def disk_rows(self, datanode_id: str, rows: Rows) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the disk keys and rows of the new facts that `apply_report` returned."""
+        """Yield the LMDB keys and rows for the changed rows that `apply_report` returned."""
         ids = rows["container_id"].astype(">u8").tobytes()
         prefix = datanode_id.encode() + _END
         heads = np.concatenate(
@@ -187,12 +199,14 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
     @staticmethod
     def node_of_key(key: bytes) -> bytes:
-        """Return the datanode id in a key."""
+        """Return the datanode id in an LMDB key, as bytes."""
         return key[: -len(_END + id_key(0))]
 
     def has_data(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
-        """Return a mask of the containers of which some replica reports data. Datanodes in
-        `without` are ignored."""
+        """Return one boolean per container: True if some replica is not empty.
+
+        Replicas on datanodes in `without` are ignored.
+        """
         owner, slots = self._chains.of_all(container_ids)
         rows = self._arena.read(slots)
         is_held = rows["flags"] & EMPTY == 0
@@ -203,32 +217,33 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return found
 
     def of(self, container_id: int) -> tuple[Replica, ...]:
-        """Return all replicas of a container, sorted by datanode id."""
+        """Return the replicas of a container, sorted by datanode id."""
         found = [self._replica(*self._arena.at(slot)) for slot in self._chains.of(container_id)]
         return tuple(sorted(found, key=lambda replica: replica.datanode_id))
 
     def owned(self, container_ids: Sequence[int] | Ids) -> tuple[NDArray[np.int64], Rows]:
-        """Return all replicas of these containers as one array, and an array with the position of
-        each replica's container.
+        """Return the replicas of these containers as an array, grouped by container.
 
-        The replicas are ordered by container. The fields `datanode`, `origin`, `volume` and `error`
-        are numbers that `words` converts to texts. The other fields are those of
-        `replica_rows.REPLICA_NUMBERS`.
+        The first array has the position of each replica's container in `container_ids`. In the
+        second array, the fields `datanode`, `origin`, `volume` and `error` are numbers that `words`
+        converts to texts. The other fields are those of `replica_rows.REPLICA_NUMBERS`.
         """
         owner, slots = self._chains.of_all(np.array(container_ids, np.int64))
         return owner, self._arena.read(slots)
 
     def words(self, numbers: Iterable[int]) -> list[str]:
-        """Return the texts (datanode, origin, volume or error) that these numbers stand for."""
+        """Return the texts (datanode, origin, volume or load error) with these numbers."""
         return [self._names[number] for number in numbers]
 
     def numbers(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers that stand for these texts; skip a text that has no number."""
+        """Return the numbers that represent these texts. Texts without a number are skipped."""
         return [self._name_numbers[word] for word in words if word in self._name_numbers]
 
     def of_node(self, datanode_id: str, container_ids: Ids) -> Rows:
-        """Return a datanode's replicas of these containers as one array. Containers without a
-        replica are left out."""
+        """Return a datanode's replicas of these containers as an array.
+
+        Containers of which the datanode has no replica are skipped.
+        """
         slots = self._held_by(datanode_id).find(container_ids)
         return self._arena.read(slots[slots != NOBODY])
 
@@ -241,27 +256,29 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return frozenset(self.ids_on(datanode_id).tolist())
 
     def ids_on(self, datanode_id: str) -> Ids:
-        """Return the ids of the containers of which a datanode has a replica, ascending."""
+        """Return the ids of the containers of which a datanode has a replica, as a sorted array."""
         held = self._held.get(datanode_id)
         return np.zeros(0, np.int64) if held is None else held.ids
 
     def ids_besides(self, datanode_id: str, container_ids: Ids) -> Ids:
-        """Return the ids of a datanode's containers that are not in `container_ids`, ascending."""
+        """Return the ids of a datanode's containers that are not in `container_ids`, sorted."""
         return self._held_by(datanode_id).ids_except(container_ids)
 
     def count_on(self, datanode_id: str) -> int:
-        """Return the number of a datanode's replicas."""
+        """Return the number of replicas on a datanode."""
         return len(self.ids_on(datanode_id))
 
     def unpack(self, rows: Rows) -> Iterator[Replica]:
-        """Yield the replicas in rows of a snapshot, decoded."""
+        """Decode rows of a snapshot, and yield the replicas."""
         packed = memoryview(rows.tobytes())
         for at in range(0, len(packed), ROW.itemsize):
             yield self._replica(packed, at)
 
     def _append(self, datanode_id: str, rows: Rows) -> None:
-        """Append replicas that are not present, in ascending order of containers. The containers
-        are not recorded as changed."""
+        """Add new replicas of a datanode. The rows must be sorted by container id.
+
+        The containers are not recorded as changed.
+        """
         slots = self._arena.allocate(len(rows))
         self._arena.write(slots, rows)
         self._chains.link(rows["container_id"], slots)
@@ -271,7 +288,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(rows["container_id"][_UNSETTLED[rows["state"]]].tolist())
 
     def _put(self, datanode_id: str, rows: Rows) -> None:
-        """Add or replace a datanode's replicas; the rows are in ascending order of containers."""
+        """Add or replace replicas of a datanode. The rows must be sorted by container id."""
         ids = rows["container_id"]
         slots = self._held_by(datanode_id).find(ids)
         is_known = slots != NOBODY
@@ -284,14 +301,16 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._changed(ids)
 
     def _undo(self, datanode_id: str, made: Ids, before: Rows) -> None:
-        """Undo `apply_report`: remove the rows that it added, and restore those that it changed."""
+        """Undo `apply_report`: remove the added replicas, and restore the changed ones."""
         self.remove_all(datanode_id, made)
         if len(before):
             self._put(datanode_id, before)
 
     def _changed(self, container_ids: Ids) -> None:
-        """Record that the replicas of these containers changed, in the listeners' sets and in
-        `unsettled`."""
+        """Record that replicas of these containers changed.
+
+        Update `unsettled` and `touched`, and remove the containers from the sets in `settled`.
+        """
         self.touched.update(container_ids.tolist())
         for settled in self.settled:
             settled.discard_all(container_ids)
@@ -301,8 +320,10 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(container_ids[owner[is_unsettled]].tolist())
 
     def _own(self, rows: Rows, datanode_id: str, words: Sequence[str]) -> Rows:
-        """Return a copy of a datanode's rows, in which the report's numbers of texts are replaced
-        by the numbers of this table."""
+        """Return a copy of a datanode's rows with the numbers that represent texts in this table.
+
+        The original rows have numbers that refer to the texts of the report.
+        """
         numbers = np.array(self._words([datanode_id, *words]), np.uint32)
         own = copied(rows)
         own["datanode"] = numbers[0]
@@ -314,8 +335,10 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return self._held.setdefault(datanode_id, NodeReplicas())
 
     def _find(self, container_id: int, datanode_id: str) -> int:
-        """Return the slot (row number in the arena) of a replica; NOBODY (0) if the datanode has
-        none."""
+        """Return the slot (row number in the arena) of a replica.
+
+        Return NOBODY (0) if the datanode has no replica of the container.
+        """
         number = self._name_numbers.get(datanode_id)
         for slot in self._chains.of(container_id) if number is not None else ():
             packed, at = self._arena.at(slot)
@@ -324,8 +347,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return NOBODY
 
     def _words(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Return the numbers that stand for texts (datanode, origin, volume, error) in rows. A new
-        text gets the next number."""
+        """Return the numbers that represent these texts. A new text gets the next number."""
         known = self._name_numbers
         for name in names:
             if name not in known:
@@ -351,12 +373,12 @@ def _bytes_of(rows: Rows) -> NDArray[np.uint8]:
 
 
 def _recovering_count(rows: Rows) -> int:
-    """Return the number of rows in state RECOVERING."""
+    """Return the number of rows with the state RECOVERING."""
     return int(np.count_nonzero(rows["state"] == _RECOVERING))
 
 
 def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
-    """Return a mask of the rows that are equal except for their report time."""
+    """Return one boolean per row: True if both rows are equal except for the report time."""
     width = ROW.itemsize // 8
     pair = (rows.view(np.uint64).reshape(len(rows), width) for rows in (one, other))
     differs = np.not_equal(*pair)
@@ -366,8 +388,10 @@ def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
 
 
 class ReplicaIterator(Sequence[Replica]):
-    """All replicas at one moment, by container and datanode id. Each iteration decodes them one by
-    one."""
+    """A snapshot of all replicas, sorted by container id and datanode id.
+
+    Each iteration decodes the replicas again.
+    """
 
     def __init__(self, table: ReplicaTable, blocks: tuple[Rows, ...], count: int) -> None:
         self._table = table

@@ -1,4 +1,4 @@
-"""A datanode's reported replicas as one array, without an object for each."""
+"""The replicas that a datanode reports, as one array instead of one object per replica."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +18,11 @@ _DELETED = replica_rows.state_code(ReplicaState.DELETED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReportedReplicas(Sequence[Replica]):
-    """Replicas of one datanode as an array. A row refers to a text (origin, volume, error) by its
-    index in `words`; the first text is empty."""
+    """Replicas of one datanode, as an array.
+
+    A row has an index in `words` for each of its texts (origin, volume, load error). The first text
+    in `words` is empty.
+    """
 
     datanode_id: str
     rows: Rows
@@ -27,7 +30,7 @@ class ReportedReplicas(Sequence[Replica]):
 
     @classmethod
     def of(cls, datanode_id: str, replicas: Iterable[Replica]) -> Self:
-        """Return a datanode's replicas as one array."""
+        """Convert replicas of a datanode to an array."""
         places = {"": 0}
         packed = [
             b"".join(
@@ -50,8 +53,10 @@ class ReportedReplicas(Sequence[Replica]):
     def from_columns(
         cls, datanode_id: str, columns: Columns, words: Sequence[str], now_ms: int
     ) -> Self:
-        """Return a datanode's report, received at `now_ms`, as one array. `words` are the texts
-        (origin, volume, error) whose indexes are in `columns`."""
+        """Convert the columns of a datanode's report, received at `now_ms`, to an array.
+
+        `words` has the texts (origin, volume, load error). The columns have indexes in it.
+        """
         rows = np.zeros(len(columns), ROW)
         for name in (ID.name, *(column.name for column in COLUMNS), *WORDS):
             rows[name] = columns.numbers[name]
@@ -84,8 +89,11 @@ class ReportedReplicas(Sequence[Replica]):
         return replace(self, rows=picked(self.rows, is_in))
 
     def settled(self) -> tuple[Rows, Rows]:
-        """Return two arrays with the last report for each container, ascending: the replicas that
-        are present, and the replicas that are gone."""
+        """Return the last reported row of each container, in two arrays sorted by container id.
+
+        The first array has the replicas that are present. The second array has the replicas that
+        were deleted.
+        """
         rows = self.rows
         ids = rows["container_id"]
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():

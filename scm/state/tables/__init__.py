@@ -1,1 +1,1 @@
-"""Tables of the state in memory, one per type, with the indexes that calls need."""
+"""The tables of the state in memory, one per type of value, with their indexes."""

@@ -1,4 +1,4 @@
-"""Containers by id, of which there are millions."""
+"""The table of containers, of which there are millions."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,11 +14,10 @@ from scm.state.tables.wanted_counts import WantedCounts
 
 
 class ContainerTable(Table[int, Container]):
-    """Containers by id. Open containers are also indexed by writer, and unfinished ones are in a
-    set.
+    """Containers by id. Open containers are also indexed by their writer's session.
 
-    Most containers are closed and unchanged for months. Such a container remains an undecoded row
-    until it is requested, because to decode millions at a start takes longer than to read them.
+    Most containers are closed and do not change for months. Such a container remains an undecoded
+    row until it is requested, because at a start, decoding takes longer than reading.
     """
 
     def __init__(self) -> None:
@@ -34,8 +33,7 @@ class ContainerTable(Table[int, Container]):
         self.states: Counter[ContainerState] = Counter()
         """Number of containers in each state."""
         self.touched: set[int] = set()
-        """Containers that were set or removed since `scm.api.health_totals` last cleared this
-        set."""
+        """Containers that have changed since `scm.api.health_totals` last cleared this set."""
         self.wanted = WantedCounts()
 
     def _load_rows(self, rows: Sequence[bytes]) -> None:
@@ -57,16 +55,20 @@ class ContainerTable(Table[int, Container]):
         self._stored.update(zip(ids.tolist(), stored, strict=True))
 
     def get(self, key: int) -> Container | None:
-        """Return a container; None if it does not exist. The first call for a container decodes its
-        row."""
+        """Return a container. Return None if it does not exist.
+
+        The first call for a container decodes its row.
+        """
         found = self._stored.get(key)
         if isinstance(found, bytes):
             found = self._stored[key] = self.value(found)
         return found
 
     def promised_counts(self, container_ids: Sequence[int]) -> list[int]:
-        """Return the number of blocks ever allocated in each of these containers, 0 if unknown,
-        without decoding rows."""
+        """Return the number of blocks that were ever allocated in each of these containers.
+
+        The number is 0 if the container does not exist. The rows remain undecoded.
+        """
         found = [self._stored.get(number) for number in container_ids]
         counts = iter(records.promised_counts([one for one in found if isinstance(one, bytes)]))
         return [
@@ -81,7 +83,7 @@ class ContainerTable(Table[int, Container]):
         return [next(made) if isinstance(one, bytes) else one for one in stored]
 
     def apply(self, key: int, value: Container | None) -> Container | None:
-        """Set or remove a container, and update the indexes."""
+        """Set or remove a container, and update the indexes. Return the earlier container."""
         self.touched.add(key)
         before = self.get(key)
         super().apply(key, value)
@@ -109,13 +111,15 @@ class ContainerTable(Table[int, Container]):
         return np.fromiter(self._rows, np.int64, len(self._rows))
 
     def missing(self, container_ids: Iterable[int]) -> list[int]:
-        """Return the ids among these that belong to no container."""
+        """Return the ids in `container_ids` for which there is no container."""
         known = self._rows
         return [number for number in container_ids if number not in known]
 
     def at_rest(self, container_ids: Iterable[int]) -> list[int]:
-        """Return the ids among these of closed containers with an empty pipeline (no chosen
-        datanode has yet to report a replica)."""
+        """Return the ids in `container_ids` of closed containers with an empty pipeline.
+
+        The pipeline lists the chosen datanodes that have not reported their replica yet.
+        """
         get, closed = self._stored.get, ContainerState.CLOSED
         return [
             number
@@ -131,7 +135,7 @@ class ContainerTable(Table[int, Container]):
         return [one for one in found if one.state is not closed]
 
     def open_of(self, client_id: str) -> list[Container]:
-        """Return the open containers of one writer's session, oldest first."""
+        """Return the open containers of a writer's session, oldest first."""
         return [self._rows[key] for key in sorted(self._open_by_client.get(client_id, ()))]
 
     def open_all(self) -> list[Container]:

@@ -1,4 +1,4 @@
-"""Keys in memory: by name, in order, with the blocks and commits that they need per container."""
+"""The table of keys, with the blocks and commits that keys need in each container."""
 
 import hashlib
 from bisect import bisect_left, bisect_right, insort
@@ -11,7 +11,7 @@ from scm.state.tables.named_blocks import NamedBlocks
 
 
 class KeyTable(Table[str, Key]):
-    """Keys by name, and the names in order. A name may be longer than an LMDB key."""
+    """Keys by name, and a sorted list of the names. A name may be longer than an LMDB key."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -25,14 +25,18 @@ class KeyTable(Table[str, Key]):
         self._last_bcsids: dict[int, int] = {}
         self._named: NamedBlocks | None = None
         self._loose: set[int] = set()
-        """Containers whose value in `_last_bcsids` is a commit that no key needs any more."""
+        """Containers for which `_last_bcsids` has a commit that no key needs any more."""
         self.touched: set[int] = set()
-        """Containers in which keys need other blocks since `scm.api.health_totals` last cleared
-        this set."""
+        """Containers in which keys have added or removed blocks.
+
+        `scm.api.health_totals` clears this set.
+        """
 
     def _load_values(self, values: Sequence[Key]) -> None:
-        """Store values from disk, which may come in any order; the names are sorted when all are
-        loaded."""
+        """Store values from disk, in any order.
+
+        The names are sorted after all values are loaded.
+        """
         for value in values:
             self._rows[value.name] = value
             self._count_blocks(value)
@@ -41,7 +45,7 @@ class KeyTable(Table[str, Key]):
         self._names = sorted(self._rows)
 
     def apply(self, key: str, value: Key | None) -> Key | None:
-        """Set or remove a key, and keep the order."""
+        """Set or remove a key, and update the indexes. Return the earlier key."""
         before = super().apply(key, value)
         if self._named is not None:
             self._note_named(before, value)
@@ -83,9 +87,10 @@ class KeyTable(Table[str, Key]):
             self._named = None
 
     def named_among(self, places: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Return the blocks in `places`, each a pair (container id, block id), that belong to keys.
+        """Return the blocks in `places` that belong to keys.
 
-        The first call reads all keys, and later calls only the changes since then.
+        A block is a pair of a container id and a block id. The first call reads all keys. Later
+        calls read only the changes since then.
         """
         if not places:
             return set()
@@ -94,7 +99,7 @@ class KeyTable(Table[str, Key]):
         return self._named.among(places)
 
     def forget_named(self) -> None:
-        """Free the memory of `named_among`."""
+        """Free the memory that `named_among` uses."""
         self._named = None
 
     def blocks_in(self, container_id: int) -> int:
@@ -102,33 +107,38 @@ class KeyTable(Table[str, Key]):
         return self._blocks_in.get(container_id, 0)
 
     def blocks_in_each(self, container_ids: Sequence[int]) -> list[int]:
-        """Return `blocks_in` for many containers."""
+        """Return `blocks_in` for each of these containers."""
         get = self._blocks_in.get
         return [get(number, 0) for number in container_ids]
 
     def last_bcsid_in(self, container_id: int) -> int:
-        """Return the last commit of a container that a key needs or needed."""
+        """Return the last commit of a container that any present or earlier key needed.
+
+        Return 0 if keys have no block in the container.
+        """
         return self._last_bcsids.get(container_id, 0)
 
     def needed_bcsid_in(self, container_id: int) -> int:
-        """Return the last commit of a container that a key needs now; 0 if it is not certain."""
+        """Return the last commit of a container that a present key needs.
+
+        Return 0 if it is uncertain.
+        """
         return 0 if container_id in self._loose else self.last_bcsid_in(container_id)
 
     def last_bcsids_in(self, container_ids: Sequence[int]) -> list[int]:
-        """Return `last_bcsid_in` for many containers."""
+        """Return `last_bcsid_in` for each of these containers."""
         get = self._last_bcsids.get
         return [get(number, 0) for number in container_ids]
 
     def last_bcsids(self) -> dict[int, int]:
-        """Return the last commit that keys need or needed, for every container with a block of a
-        key."""
+        """Return `last_bcsid_in` for every container in which a key has a block."""
         return self._last_bcsids.copy()
 
     def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
-        """Return the blocks of a container that keys need and that were committed after a given
-        commit, with the names of the keys.
+        """Return the blocks of a container that keys need and that were committed after `bcsid`.
 
-        The method scans all keys, so it is only for an operator's request about one container.
+        Each block comes with the name of its key. The method scans all keys, so it is only used for
+        an operator's request about one container.
         """
         return sorted(
             (
@@ -141,7 +151,7 @@ class KeyTable(Table[str, Key]):
         )
 
     def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
-        """Return up to `count` keys after `start_after` whose name begins with `prefix`."""
+        """Return up to `count` keys with this prefix whose names sort after `start_after`."""
         first = bisect_left(self._names, prefix)
         if start_after:
             first = max(first, bisect_right(self._names, start_after))

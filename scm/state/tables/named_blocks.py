@@ -1,4 +1,4 @@
-"""Index of the blocks that keys name, for lookups of many blocks at a time."""
+"""An index of the blocks of all keys, for lookups of many blocks at once."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -9,8 +9,10 @@ import numpy.typing as npt
 from scm.state.entities import Key
 
 CHANGES_MAX: Final = 1_000_000
-"""Maximum number of blocks that changed since the index was built. Beyond it, a new index needs
-less memory."""
+"""Maximum number of changed blocks since the index was built.
+
+With more changes, a new index needs less memory than this one.
+"""
 
 
 class NamedBlocks:
@@ -28,18 +30,20 @@ class NamedBlocks:
 
     @property
     def is_worn(self) -> bool:
-        """Return True if so many blocks changed that a new index should replace this one."""
+        """Return True if so many blocks have changed that a new index should replace this one."""
         return len(self._changes) > CHANGES_MAX
 
     def add(self, key: Key, count: int) -> None:
-        """Record that a key with its blocks was added (`count` 1) or removed (-1)."""
+        """Record that a key with its blocks was added (`count` is 1) or removed (`count` is -1)."""
         for block in key.blocks:
             place = block.container_id, block.local_id
             self._changes[place] = self._changes.get(place, 0) + count
 
     def among(self, places: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """Return the blocks in `places`, each a pair (container id, block id), that belong to
-        keys."""
+        """Return the blocks in `places` that belong to keys.
+
+        A block is a pair of a container id and a block id.
+        """
         asked = _packed(np.array(places, dtype=np.uint64).ravel())
         first, end = (np.searchsorted(self._sorted, asked, side=side) for side in ("left", "right"))
         counts = (end - first).tolist()
@@ -51,5 +55,5 @@ class NamedBlocks:
 
 
 def _packed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-    """Return each pair of numbers as 16 bytes that sort like the pair."""
+    """Encode each pair of numbers as 16 bytes, in the same order as the pairs."""
     return numbers.astype(">u8").view("S16")

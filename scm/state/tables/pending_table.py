@@ -1,4 +1,4 @@
-"""Pending commands by id, datanode and container."""
+"""The table of pending commands, by id, datanode and container."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from scm.state.table import Table, discard, id_key
 
 
 class PendingTable(Table[int, PendingCommand]):
-    """Unanswered commands by id, by datanode in order, and by container."""
+    """The commands that have not ended, by id, datanode and container."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -20,16 +20,18 @@ class PendingTable(Table[int, PendingCommand]):
         self._by_node: dict[str, dict[int, None]] = {}
         self._by_target: dict[tuple[CommandKind, int, str], int] = {}
         self.by_container: dict[int, set[int]] = {}
-        """The ids of the commands about each container."""
+        """For each container, the ids of its commands."""
         self._adds: dict[str, set[int]] = {}
         self.kinds: Counter[CommandKind] = Counter()
         """Number of commands of each kind."""
         self.add_count = 0
-        """Number of replicas being made in the cluster; a reconstruction counts each of its
-        targets."""
+        """Number of replicas that pending commands create in the cluster.
+
+        A reconstruction counts once for each of its targets.
+        """
 
     def apply(self, key: int, value: PendingCommand | None) -> PendingCommand | None:
-        """Set or remove a command, and update the indexes."""
+        """Set or remove a command, and update the indexes. Return the earlier command."""
         before = super().apply(key, value)
         pending = value or before
         if pending is None:
@@ -59,39 +61,42 @@ class PendingTable(Table[int, PendingCommand]):
 
     @property
     def delete_count(self) -> int:
-        """Number of replicas being removed in the whole cluster."""
+        """Return the number of replicas that pending commands delete in the cluster."""
         return self.kinds[CommandKind.DELETE]
 
     def of_node(self, datanode_id: str) -> list[PendingCommand]:
-        """Return the commands of one datanode, oldest first."""
+        """Return the commands of a datanode, oldest first."""
         return [self._rows[key] for key in sorted(self._by_node.get(datanode_id, ()))]
 
     def count_of_node(self, datanode_id: str) -> int:
-        """Return the number of commands that one datanode has not answered."""
+        """Return the number of pending commands of a datanode."""
         return len(self._by_node.get(datanode_id, ()))
 
     def adds_to(self, datanode_id: str) -> list[PendingCommand]:
-        """Return the commands that make replicas on a datanode."""
+        """Return the commands that create a replica on a datanode."""
         return [self._rows[key] for key in self._adds.get(datanode_id, ())]
 
     def about(
         self, kind: CommandKind, container_id: int, datanode_id: str
     ) -> PendingCommand | None:
-        """Return the unanswered command of this kind for this replica; None if there is none."""
+        """Return the pending command of this kind for this replica.
+
+        Return None if there is none.
+        """
         key = self._by_target.get((kind, container_id, datanode_id))
         return None if key is None else self._rows[key]
 
     def has_any(self, container_id: int) -> bool:
-        """Return True if any command about a container is pending."""
+        """Return True if any command for a container is pending."""
         return container_id in self.by_container
 
     def of_container(self, container_id: int) -> list[PendingCommand]:
-        """Return the commands about one container, oldest first."""
+        """Return the commands for a container, oldest first."""
         return [self._rows[key] for key in sorted(self.by_container.get(container_id, ()))]
 
 
 def _targets(command: PendingCommand) -> tuple[str, ...]:
-    """Return the datanodes on which this command makes a replica."""
+    """Return the datanodes on which a command creates a replica."""
     if command.kind is CommandKind.REPLICATE:
         return (command.target_id,)
     return tuple(dict.fromkeys(node for _index, node in command.shards))

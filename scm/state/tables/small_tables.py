@@ -1,4 +1,4 @@
-"""Tables that need few indexes or none."""
+"""Tables with few indexes or none."""
 
 from scm.state import records
 from scm.state.entities import (
@@ -26,7 +26,7 @@ class NodeTable(Table[str, Node]):
 
 
 class AllocationTable(PairTable[Allocation]):
-    """Blocks allocated to writers and not committed, by container and block."""
+    """Blocks that are allocated to writers and not committed yet, by container and block."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -37,7 +37,7 @@ class AllocationTable(PairTable[Allocation]):
 
 
 class TransactionTable(PairTable[DeleteTransaction]):
-    """Block deletes by container and transaction, oldest first."""
+    """Delete transactions by container and transaction id, oldest first."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class TransactionTable(PairTable[DeleteTransaction]):
 
 
 class HoldTable(Table[tuple[int, str], Hold]):
-    """Holds by container and datanode; an empty datanode means the whole container."""
+    """Holds by container and datanode. An empty datanode id stands for the complete container."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -61,7 +61,7 @@ class HoldTable(Table[tuple[int, str], Hold]):
         self._by_container: dict[int, dict[str, Hold]] = {}
 
     def apply(self, key: tuple[int, str], value: Hold | None) -> Hold | None:
-        """Set or remove a hold, and update the index."""
+        """Set or remove a hold, and update the index. Return the earlier hold."""
         container_id, datanode_id = key
         self._mark_dirty(container_id)
         if value is not None:
@@ -73,11 +73,11 @@ class HoldTable(Table[tuple[int, str], Hold]):
         return super().apply(key, value)
 
     def of(self, container_id: int) -> list[Hold]:
-        """Return the holds of a container."""
+        """Return the holds of a container and of its replicas."""
         return list(self._by_container.get(container_id, {}).values())
 
     def is_suppressed(self, container_id: int) -> bool:
-        """Return True if a whole container is suppressed."""
+        """Return True if commands for the complete container are stopped."""
         return (container_id, "") in self._rows
 
 
@@ -94,7 +94,7 @@ class SettingTable(Table[tuple[str, str, str], WorkControl]):
 
 
 class ForgottenTable(Table[int, ForgottenContainer]):
-    """Containers that an operator gave up, by id."""
+    """Containers that an operator has marked as lost, by id."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -105,7 +105,7 @@ class ForgottenTable(Table[int, ForgottenContainer]):
         )
 
     def lost_of(self, key: Key) -> list[int]:
-        """Return the forgotten containers in which a key has blocks, ascending."""
+        """Return the containers in which a key has blocks and that are marked as lost, sorted."""
         if not self._rows:
             return []
         return sorted({b.container_id for b in key.blocks if b.container_id in self._rows})

@@ -1,4 +1,4 @@
-"""Tables whose rows stay on disk, because they are too many or too large for memory."""
+"""Tables whose rows stay on disk, because they need too much memory."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,8 +9,10 @@ from scm.state.table import ID_PAIR, KeyAt, Table, id_key
 
 
 class DeletedTable(Table[tuple[int, int], DeletedBlocks]):
-    """Deleted blocks by container and transaction. They are only on disk, because there may be very
-    many, and they are rarely read (`StateDatabase.deleted_in`)."""
+    """Deleted blocks by container and transaction, on disk only.
+
+    There may be very many of them, and they are rarely read (`StateDatabase.deleted_in`).
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -21,16 +23,16 @@ class DeletedTable(Table[tuple[int, int], DeletedBlocks]):
         )
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Do nothing, because the rows remain on disk."""
+        """Do nothing, because the rows stay on disk."""
 
     def apply(self, key: tuple[int, int], value: DeletedBlocks | None) -> DeletedBlocks | None:
-        """Do nothing and return None, because the rows are only on disk."""
+        """Do nothing and return None, because the rows stay on disk."""
         del key, value
         return None
 
 
 class OutcomeTable(Table[int, CommandOutcome]):
-    """The ids of the outcomes on disk, oldest first; their bodies are too large for memory."""
+    """The ids of the outcomes on disk. The outcomes themselves need too much memory."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -45,7 +47,7 @@ class OutcomeTable(Table[int, CommandOutcome]):
         return len(self._ids)
 
     def apply(self, key: int, value: CommandOutcome | None) -> CommandOutcome | None:
-        """Add or remove the id of an outcome. An undo restores only the id."""
+        """Add or remove the id of an outcome. An undo also restores only the id."""
         was_there = key in self._ids
         if value is None:
             self._ids.pop(key, None)
@@ -57,15 +59,17 @@ class OutcomeTable(Table[int, CommandOutcome]):
         return key in self._ids
 
     def oldest(self, count: int) -> list[int]:
-        """Return up to `count` ids of outcomes, oldest first."""
+        """Return the ids of the `count` oldest outcomes, oldest first."""
         return sorted(self._ids)[:count]
 
     def newest(self, count: int, *, before_id: int = 0) -> list[int]:
-        """Return up to `count` ids of outcomes, newest first. If `before_id` is not 0, return only
-        lower ids."""
+        """Return the ids of the `count` newest outcomes, newest first.
+
+        If `before_id` is not 0, only ids below it are returned.
+        """
         older = self._ids if before_id == 0 else {i for i in self._ids if i < before_id}
         return sorted(older, reverse=True)[:count]
 
 
 _FORGOTTEN: Final = CommandOutcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
-"""Placeholder for an outcome whose body is only on disk."""
+"""Placeholder for an outcome that is only on disk."""

@@ -1,4 +1,4 @@
-"""Required replica counts of containers, in a byte each because there are millions."""
+"""The required numbers of replicas of all containers, one byte each because there are millions."""
 
 from typing import Final
 
@@ -14,15 +14,20 @@ _KEPT: Final = frozenset({ContainerState.QUASI_CLOSED, ContainerState.CLOSED})
 
 
 class WantedCounts:
-    """Required number of replicas by container. One number cannot describe containers that are
-    being written or deleted, or erasure-coded ones; they have NO_COUNT."""
+    """The required number of replicas of each container.
+
+    The value is NO_COUNT for a container that is erasure-coded, or is being written or deleted,
+    because one number is not sufficient for it.
+    """
 
     def __init__(self) -> None:
         self._bytes = bytearray()  # each count minus NO_COUNT
 
     def of(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the required number of replicas of each container. 0 means unknown, and NO_COUNT
-        means that the container must be read. Any ids may be given."""
+        """Return the required number of replicas of each container. All ids are allowed.
+
+        0 means that the number is unknown. NO_COUNT means that the caller must read the container.
+        """
         found = np.full(len(container_ids), NO_COUNT)
         is_near = container_ids < len(self._bytes)
         known = np.frombuffer(self._bytes, np.uint8)[container_ids[is_near]]
@@ -30,11 +35,11 @@ class WantedCounts:
         return found
 
     def update(self, container_id: int, container: Container | None) -> None:
-        """Update the count of a container; None means that the container no longer exists."""
+        """Update the number of a container. `container` is None if it no longer exists."""
         self.set_all(np.array([container_id]), np.array([_count_of(container)]))
 
     def set_all(self, container_ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Set the counts of several containers, in the form that `of` returns."""
+        """Set the numbers of several containers, with the values that `of` returns."""
         is_near = container_ids < MARKED_MAX
         ids, near = container_ids[is_near], counts[is_near]
         missing = int(ids.max(initial=0)) + 1 - len(self._bytes)
