@@ -153,8 +153,9 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
 def repository() -> Iterator[tidy.Tree]:
     """This repository, as it would be committed. To look through millions of nodes for garbage
     would take twice as long as the rules."""
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    entries = frozenset(target.partition(":")[0] for target in scripts.values())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = (project["scripts"], *project["entry-points"].values())
+    entries = frozenset(target.partition(":")[0] for each in groups for target in each.values())
     with without_collection():
         yield tidy.Tree(tidy.read_repository(ROOT), entries)
 

@@ -278,7 +278,7 @@ def test_the_document_is_true(
     for block in blocks:
         exec(block.replace("scm1:9860", cluster.scm.address), known)  # noqa: S102 - our own text
 
-    assert 4 == len(blocks)
+    assert 5 == len(blocks)
     assert bytes(5_000_000) == (tmp_path / "restored.tar").read_bytes()
 
 
