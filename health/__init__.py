@@ -1,1 +1,1 @@
-"""The judge: decides the health of containers and the actions that follow. No I/O."""
+"""Computes the health of containers, and the actions that repair them. No I/O."""

@@ -6,7 +6,8 @@
     ops         container                      `container` in containers, `node` in nodes
     nodes       name
 
-A batch may have a single container. The caller sorts the rows; `violations` reports invalid rows.
+A batch may have a single container. The caller must sort the rows of each table. The function
+`violations` returns the containers with invalid rows.
 """
 
 from collections.abc import Callable, Collection
@@ -40,13 +41,12 @@ _NODE_OF_NO_OP, _NODE_OF_NO_REPLICA = -1, -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containers:
-    """The facts that the control plane has about containers, as columns with a value per
-    container."""
+    """The containers of a batch, as columns with one value per container."""
 
     container_id: Ints
     kind: Ints
-    """Code of `words.ReplicationType`. This and all other codes are UNKNOWN for a container that
-    the control plane does not know and only replicas name."""
+    """Code of `words.ReplicationType`. If only datanodes report a container, and the control plane
+    does not know it, this code and all other codes of the container are UNKNOWN."""
     factor: Ints
     """Required number of replicas; for EC the number of data and parity shards."""
     data: Ints
@@ -62,14 +62,15 @@ class Containers:
     is_suppressed: Bools
     """True if an operator excluded the container from reports and plans."""
     owes_deletes: Bools
-    """True if a datanode with a replica has not acknowledged the delete of a block."""
+    """True if a datanode with a replica of the container has not yet acknowledged the delete of a
+    block."""
     is_known: Bools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """Replicas as datanodes reported them, as columns. `node` is UNKNOWN if the batch lacks the
-    node."""
+    """The replicas that datanodes reported, as columns with one value per replica. `node` is
+    UNKNOWN if the batch has no row for the replica's node."""
 
     container: Ints
     node: Ints
@@ -89,9 +90,9 @@ class Replicas:
     has_root: Bools
     """True if root and algorithm are both known; otherwise neither is valid."""
     settled: Ints
-    """The root computed from the replica's rows, independent of the program that built its tree.
-    Known only if a complete read found no damage and explained every difference between tree and
-    rows."""
+    """The root computed from the checksums that were stored with the data, independent of the
+    program that built the replica's tree. It is known only if a complete read found no damage and
+    explained every difference between the tree and these checksums."""
     has_settled: Bools
     tombstones: Ints
     has_tombstones: Bools
@@ -106,16 +107,17 @@ class Replicas:
     tombstone_count: Ints
     """Number of tombstones in the replica's tree; 0 without a tree."""
     is_barred: Bools
-    """True if plans must not use the replica: an operator or repeated failures excluded it, or its
-    datanode gets no commands."""
+    """True if plans must not use the replica, because an operator or repeated failures excluded the
+    replica, or because the control plane sends its datanode no commands."""
     is_hopeful: Bools
-    """True if the replica is bad, but a repair in place may fix it. While this is True, no copy
-    replaces the replica."""
+    """True if the replica is damaged, but a repair in place may restore it. While this is True, the
+    replica is not replaced by a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ops:
-    """Pending operations, as columns. `node` is UNKNOWN if the batch lacks the node."""
+    """Pending operations, as columns with one value per operation. `node` is UNKNOWN if the batch
+    has no row for the operation's node."""
 
     container: Ints
     kind: Ints
@@ -125,7 +127,7 @@ class Ops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Datanodes, ordered by name."""
+    """The datanodes of a batch, as columns with one value per datanode, sorted by name."""
 
     names: tuple[str, ...]
     rack: Ints
@@ -136,17 +138,17 @@ class Nodes:
     """True if the node is in maintenance. Its replicas then do not count as lost while it is
     dead."""
     is_confirmed: Bools
-    """True if the node has reported all its replicas since the control plane's start. Before that,
-    its known replicas may no longer exist."""
+    """True if the node has reported all its replicas since the control plane's start. Before this
+    report, the replicas that the control plane knows of the node may no longer exist."""
 
     def among(self, names: Collection[str]) -> Bools:
-        """Return a mask of the nodes whose name is in `names`."""
+        """Return, for each node, True if its name is in `names`."""
         return np.array([name in names for name in self.names], dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerBatch:
-    """Containers and everything known about them at one instant."""
+    """Containers with their replicas, pending operations and nodes, at one instant."""
 
     containers: Containers
     replicas: Replicas
@@ -158,7 +160,7 @@ class ContainerBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
-    """A batch with the facts that every rule needs about each replica, computed once."""
+    """A batch with derived facts about its replicas and containers, which all rules use."""
 
     batch: ContainerBatch
     rows: Segments
@@ -171,7 +173,8 @@ class BatchView:
     is_gone: Bools
     """The replica is on a dead node that is not expected to return."""
     is_present: Bools
-    """The replica counts as a replica of its container."""
+    """True if the replica counts towards the number of replicas of its container, because of its
+    state, and because its node is not dead or is expected to return."""
     is_sick: Bools
     """The replica is present (`is_present`) and UNHEALTHY."""
     is_bad: Bools
@@ -201,15 +204,18 @@ class BatchView:
     is_shard: Bools
     """Per replica: True if its container is erasure-coded."""
     is_judged: Bools
-    """Per container: True if the rules and plans consider it."""
+    """Per container: True if the control plane knows the container, and no operator has excluded it
+    from plans."""
 
     def of_container(self, column: NDArray[Any]) -> NDArray[Any]:
-        """Return, for each replica, the value of its container in this column."""
+        """Return, for each replica, the value that `column` has for the replica's container."""
         return column[self.rows.owner]
 
     def places(self, rows: Ints) -> Ints:
-        """Return a rank for each replica in `rows`, which decides between equally good replicas:
-        the CRC-32 of container id and datanode. Every planner computes the same ranks (HDDS-4589).
+        """Return a rank for each replica in `rows`, to choose between equally good replicas.
+
+        The rank is the CRC-32 of the container id and the datanode's name. Every program computes
+        the same ranks, and therefore chooses the same replica (HDDS-4589).
         """
         ids = self.batch.containers.container_id[self.rows.owner[rows]].tolist()
         nodes, names = self.batch.replicas.node[rows].tolist(), self.batch.nodes.names
@@ -218,7 +224,7 @@ class BatchView:
 
 
 def view(batch: ContainerBatch) -> BatchView:
-    """Return the batch with the facts that every rule needs."""
+    """Compute the derived facts of a batch, and return the batch together with them."""
     replicas, ops, nodes = batch.replicas, batch.ops, batch.nodes
     count = len(batch.containers.container_id)
     rows = Segments.of(replicas.container, count)
@@ -271,19 +277,22 @@ def view(batch: ContainerBatch) -> BatchView:
 
 
 def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
-    """Return a mask of the replicas that a pending delete will remove. `keys` identifies each
-    replica, `deleted` has the keys of pending deletes, and `asked` the replicas to check."""
+    """Return, for each replica, True if a pending delete will remove the replica.
+
+    `keys` has a number for each replica that identifies its container and node. `deleted` has these
+    numbers for the pending deletes. Only the replicas at the positions `asked` are checked.
+    """
     found = np.zeros(len(keys), dtype=np.bool_)
     found[asked] = is_among(keys[asked], np.sort(deleted))
     return found
 
 
 def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tuple[int, str]]:
-    """Return a pair (container id, fault text) for each container with invalid rows, by ascending
-    id.
+    """Return a pair (container id, text about the fault) for each container with invalid rows, in
+    ascending order of the ids.
 
-    `name_of` returns the datanode id of a replica, given its index in `batch.replicas`, even if the
-    batch has no row for this datanode.
+    `name_of` returns the datanode id of a replica, given the index of the replica in
+    `batch.replicas`. It also works for a datanode that has no row in the batch.
     """
     replicas, containers = batch.replicas, batch.containers
     container = replicas.container
@@ -307,20 +316,22 @@ def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tup
 
 
 def _of_node(column: NDArray[Any], node: Ints, default: int) -> Ints:
-    """Return, for each row, the value of its node in a column of nodes; `default` for unknown
-    nodes."""
+    """Return, for each row, the value that `column` has for the row's node; `default` if the node
+    is unknown."""
     return np.append(column.astype(np.int64), default)[node]
 
 
 def _node_keys(container: Ints, node: Ints, nodes: Nodes, unknown: int) -> Ints:
-    """Return, for each row, a number that identifies container and node, the same for replicas and
-    ops. Rows with an unknown node get the number `unknown`. Callers pass different numbers for
-    replicas and ops, so that rows with unknown nodes do not match.
+    """Return, for each row, a number that identifies the row's container and node.
+
+    A replica and an operation on the same container and node get the same number. Rows with an
+    unknown node get the number `unknown`. Callers pass one value of `unknown` for replicas and
+    another for operations, so that rows with unknown nodes do not match.
     """
     return np.where(node < 0, unknown, container * len(nodes.names) + node)
 
 
 def _table(words: tuple[str, ...], wanted: tuple[str, ...]) -> Bools:
-    """Return an array with an entry per code: True if the word of the code is in `wanted`. The code
-    UNKNOWN (-1) selects the last entry."""
+    """Return an array with one entry per code: True if the word of the code is in `wanted`. The
+    code UNKNOWN (-1) selects the last entry."""
     return np.array([word in wanted for word in words], dtype=np.bool_)

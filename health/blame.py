@@ -1,25 +1,30 @@
-"""Finds volumes, nodes, racks or software versions that lost more votes than chance explains. A
-vote is lost if the majority of a container's replicas has another root.
+"""Finds the volumes, nodes, racks or software versions whose replicas are wrong too often.
 
-The steps: find pairs of versions that disagree and remove their votes; name the suspects one after
-the other; check each suspect again, given all others.
+A replica loses if the majority of its container's replicas have the same root (the checksum of all
+data), but the replica has another root. Only replicas that could have lost are counted (rows of
+`votes/`). A volume, node, rack or version that loses more often than chance explains is a suspect.
+The result is no proof; it shows an operator where to search.
 
-Only votes that a replica could have lost are counted (rows of `votes/`). Suspects are named one
-after the other, so that the losses of a bad volume do not count against its node. The expected
-losses of a suspect are computed from the other members of the innermost named group that contains
-the suspect. For example, once a node is named, its volumes are compared only with each other.
-Members with too many losses are excluded from this comparison, whether they are named or not.
+First, the module finds pairs of software versions that disagree, and removes the losses that such a
+pair explains. Then it selects the suspects, one at a time, so that the losses of a bad volume do
+not count against the volume's node. Finally, it checks each suspect again, under the assumption
+that all other suspects are bad.
 
-Healthy volumes have different rates of loss. Therefore the model is a Poisson distribution of
+The expected losses of a member are computed from the other members of the smallest suspect that
+contains the member. For example, if a node is a suspect, its volumes are compared only with each
+other. Members with too many losses are excluded from this comparison, whether they are suspects or
+not.
+
+Healthy volumes have different rates of loss. Therefore, the model is a Poisson distribution of
 losses whose rate is drawn from a gamma distribution. The probability of chance is Chernoff's bound
-on the tail, which is never too small. A group (a node with its volumes, a rack with its nodes) is
-named only if the better half of its parts also loses too many votes; otherwise its parts are
-suspects.
+on the tail, which is never too small. A group (a node with its volumes, or a rack with its nodes)
+is a suspect only if the half of its parts with the lowest rates of loss also loses too often.
+Otherwise, only its parts can be suspects.
 
-If two versions disagree systematically, a replica of one version loses if all others have the other
-version, and does not lose among replicas of its own version. The majority wins such votes, but it
-may be wrong. These losses are reported separately as "one of these two versions" and are not
-counted elsewhere. The result is no proof; it shows an operator where to search.
+Two versions may compute different roots of the same data. Then a replica of one version loses if
+all other replicas have the other version, but not among replicas of its own version. The majority
+may be wrong in this case. These losses are reported as "one of these two versions" and are not
+counted for anything else.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,59 +39,65 @@ from health.segmented_rows import Bools, Ints
 from health.vote_columns import LEVELS, PARTS_OF, Floats, Units, summed_by
 
 SURE_LOG10: Final = -4.0
-"""A suspect is named only if log10 of the probability of chance, corrected for the number of
-members, is at most this."""
+"""A volume, node, rack or version is a suspect only if log10 of the probability that its losses are
+chance is at most this. The probability is corrected for the number of candidates."""
 
 TIMES_MIN: Final = 3.0
-"""A suspect is named only if it lost at least this multiple of the expected number."""
+"""A volume, node, rack or version is a suspect only if its replicas differ from the majority at
+least this many times as often as expected."""
 
 LOST_MIN: Final = 5
-"""A suspect is named only if it lost at least this many votes."""
+"""A volume, node, rack or version is a suspect only if its replicas differ from the majority at
+least this often."""
 
 SPREADS: Final = {"volume": 0.1, "datanode": 0.05, "rack": 0.02, "version": 0.02}
-"""For each level, the minimum spread of loss rates: the square of their coefficient of
+"""Minimum spread of the loss rates of each level. The spread is the square of the coefficient of
 variation."""
 
 SPREAD_MEMBERS_MIN: Final = 8
 """Minimum number of members of a level to measure its spread."""
 
 EXPECTED_MIN: Final = 5.0
-"""Minimum number of expected losses; with fewer, a small number of losses proves nothing."""
+"""Minimum number of expected losses for a statistical test. With fewer expected losses, a small
+number of actual losses proves nothing."""
 
 BETTER_HALF_MIN: Final = 0.25
-"""The better half of a suspect's parts must lose at least this fraction of its proportional
-share."""
+"""A group is a suspect only if the half of its parts with the lowest rates of loss has at least
+this fraction of the losses that its size predicts."""
 
 STANDS_OUT_LOG10: Final = -2.5
-"""A member whose log10 of chance is at most this is left out when expected losses are computed."""
+"""If log10 of the probability that the losses of a volume, node or rack are chance is at most this,
+it is excluded when the expected losses of others are computed."""
 
 SHOWN_MAX: Final = 40
 
 BOTH: Final = "versions"
-"""The attribute of a suspect that is a pair of versions; one of the two is to blame."""
+"""The attribute of a suspect that is a pair of versions, of which one is wrong."""
 
 NOT_COMPARED: Final = 0.0
-"""log10 of the probability of chance of a member without excess losses."""
+"""log10 of the probability of chance, for a member that did not lose more often than expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A volume, datanode, rack or version that lost more votes than chance explains. The lower its
-    `log10_chance`, the more certain it is."""
+    """A volume, datanode, rack or version whose replicas differ from the majority more often than
+    chance explains. A lower `log10_chance` means more certainty."""
 
     attribute: str
     value: str
     lost: int
     exposed: int
-    """Number of votes that the member could have lost."""
+    """Number of comparisons in which a replica of the suspect could have differed from the
+    majority."""
     times_expected: float
     log10_chance: float
-    """log10 of an upper bound on the probability of chance."""
+    """log10 of an upper bound on the probability that the losses are chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A member of a level, for example one datanode. `member` is its index in `Level.names`."""
+    """A member of a level, for example one datanode of the level "datanode". `member` is its index
+    in `Level.names`."""
 
     level: str
     member: int
@@ -94,28 +105,33 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """The losses of all members of a level, and their expected losses, with a value per member."""
+    """For each member of a level, how often its replicas differ from the majority (`lost`), and how
+    often this is expected."""
 
     lost: Floats
     exposed: Floats
     expected: Floats
     log10_chance: Floats
-    """log10 of the chance for each member alone; `of_all` corrects for the number of members."""
+    """log10 of the probability that a single member has as many losses by chance. The method
+    `of_all` corrects it for the number of members."""
 
     def of_all(self) -> Floats:
-        """Return, per member, log10 of the probability that at least one member of the level has
-        as many excess losses by chance."""
+        """Return, for each member, log10 of the probability that at least one member of the level
+        differs from the majority as often by chance."""
         return self.log10_chance + log10(max(1, int((self.exposed > 0).sum())))
 
     def is_sure(self) -> Bools:
-        """Return a mask of the members that lost enough votes to be named as suspects."""
+        """Return, for each member, True if its replicas differ from the majority often enough that
+        it is a suspect."""
         is_much: Bools = (self.lost >= LOST_MIN) & (self.lost >= TIMES_MIN * self.expected)
         return is_much & (self.of_all() <= SURE_LOG10)
 
 
 def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> list[Suspect]:
-    """Return the suspects, most certain first, at most SHOWN_MAX. `votes` are rows of the table
-    `votes/`, and `nodes` are rows of the table `nodes/`.
+    """Return at most SHOWN_MAX suspects, the most certain first.
+
+    `votes` are the rows of the table `votes/`, which has the results of comparing replicas of each
+    volume with the majority. `nodes` are the rows of the table `nodes/`.
     """
     units = Units.of(votes, nodes)
     pairs, is_explained = _disagreements(units)
@@ -130,7 +146,7 @@ def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -
 
 
 def _worst(units: Units, named: Sequence[_Group]) -> _Group | None:
-    """Return the next suspect, given those already named; None if there is none."""
+    """Return the most certain suspect that is not in `named`; None if there is none."""
     trial = _Trial(units, named)
     found: list[tuple[float, _Group]] = []
     for name in LEVELS:
@@ -145,8 +161,11 @@ def _worst(units: Units, named: Sequence[_Group]) -> _Group | None:
 
 
 def _confirmed(units: Units, named: Sequence[_Group]) -> list[_Group]:
-    """Return the suspects that still have too many losses, given all other suspects. This check is
-    needed because the first suspects were compared with members that were named later.
+    """Return the suspects that still have too many losses, compared with the members that are not
+    suspects.
+
+    The check is needed, because the first suspects were compared with members that became suspects
+    later.
     """
     kept = list(named)
     while True:
@@ -180,7 +199,8 @@ def _suspect_from(units: Units, group: _Group, others: Sequence[_Group]) -> Susp
 
 
 class _Trial:
-    """The evidence about all members of all levels, given the suspects that are already named."""
+    """For a given list of suspects, computes how often the replicas of each member differ from the
+    majority, and how often this is expected."""
 
     def __init__(self, units: Units, named: Sequence[_Group]) -> None:
         self._units = units
@@ -190,9 +210,11 @@ class _Trial:
         self._find_measures()
 
     def evidence(self, name: str) -> _Evidence:
-        """Return the evidence about each member of a level. A unit (volume) of a member counts only
-        if the unit's innermost named group contains the complete member. The losses of the member's
-        other units are explained by their own groups.
+        """Return the actual and the expected losses of each member of the level `name`.
+
+        A volume of a member counts only if the smallest suspect that contains the volume also
+        contains the complete member. The losses of the member's other volumes are explained by the
+        suspects that contain these volumes.
         """
         units, level = self._units, self._units.levels[name]
         place = level.of_unit * self._cells + self._cell
@@ -220,9 +242,12 @@ class _Trial:
         return _Evidence(own_lost, own_exposed, safe, np.where(total > 0, chance, NOT_COMPARED))
 
     def _contains(self, name: str) -> Bools:
-        """Return a mask of shape (members, cells). A cell has the volumes whose innermost named
-        group is the same. The mask is True if this group contains all volumes of the member. In
-        the column of the volumes that are in no named group, it is True for all members."""
+        """Return a boolean array of shape (members, cells) for the level `name`.
+
+        A cell is the set of volumes whose smallest suspect is the same. The value is True if this
+        suspect contains all volumes of the member. For the cell of the volumes that are in no
+        suspect, the value is True for all members.
+        """
         level = self._units.levels[name]
         found = np.ones((level.count, self._cells), dtype=np.bool_)
         for number, group in enumerate(self._named, 1):
@@ -231,8 +256,8 @@ class _Trial:
         return found
 
     def is_bad_throughout(self, group: _Group) -> bool:
-        """Return True if the half of a group's parts with the lower rates of loss also loses too
-        many votes, or if the group has no parts."""
+        """Return True if a group has no parts, or if the half of its parts with the lowest rates of
+        loss also loses too often."""
         if group.level not in PARTS_OF:
             return True
         units = self._units
@@ -245,9 +270,11 @@ class _Trial:
         return _is_throughout(lost, exposed)
 
     def _find_measures(self) -> None:
-        """Choose the units (volumes) whose votes give the expected losses: exclude outliers until
-        there are none, because one outlier can hide another. At least half of the votes of each
-        cell (units with the same innermost named group) remain.
+        """Choose the volumes from which the expected losses are computed.
+
+        Volumes with too many losses are excluded. This is repeated until no more are found, because
+        one such volume can hide another. In each cell (volumes whose smallest suspect is the same),
+        at least half of the replicas that could have lost remain.
         """
         while True:
             out = np.zeros(len(self._is_measure), dtype=np.bool_)
@@ -265,7 +292,8 @@ class _Trial:
             self._is_measure = kept
 
     def _spread(self, name: str, lost: Floats, expected: Floats) -> Floats:
-        """Return the square of the coefficient of variation of each member's rate of loss."""
+        """Return the spread of each member's rate of loss: the square of the coefficient of
+        variation."""
         level = self._units.levels[name]
         rate = (expected / np.maximum(level.total(self._units.exposed), 1))[level.of_unit]
         own = self._units.exposed * rate
@@ -289,9 +317,8 @@ class _Trial:
 
 
 def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
-    """Return the cell of each unit, and the number of cells. A cell is the set of units with the
-    same innermost named group; the first cell has the units in no group.
-    """
+    """Return the cell number of each volume, and the number of cells. A cell is the set of volumes
+    whose smallest suspect is the same. Cell 0 has the volumes that are in no suspect."""
     cell = np.zeros(len(units.exposed), dtype=np.int64)
     size = np.full(len(cell), np.inf)
     for number, group in enumerate(named, 1):
@@ -304,8 +331,11 @@ def _cells(units: Units, named: Sequence[_Group]) -> tuple[Ints, int]:
 
 
 def _measured_spread(lost: Floats, expected: Floats) -> float:
-    """Return the spread of rates, measured on the lower half of the members with enough expected
-    losses, because suspects are in the upper half. Return 0 if there are too few such members.
+    """Return the spread (square of the coefficient of variation) of the members' rates of loss.
+
+    Only members with at least EXPECTED_MIN expected losses are used, and only the half with the
+    lowest rates, because suspects are in the other half. Return 0 if there are too few such
+    members.
     """
     is_told = expected >= EXPECTED_MIN
     if is_told.sum() < SPREAD_MEMBERS_MIN:
@@ -321,12 +351,13 @@ def _measured_spread(lost: Floats, expected: Floats) -> float:
 
 
 def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
-    """Return the pairs of versions of which one is probably wrong. Also return a mask of the duels
-    (votes against replicas that all have one other version) whose losses these pairs explain.
+    """Return the pairs of versions of which one is probably wrong. Also return, for each row of
+    `units.duels`, True if such a pair explains the losses of the row.
 
-    A pair is named if replicas of one version lose when all others have the other version, but not
-    among replicas of their own version. Random damage causes losses in both cases. It is unknown
-    which of the two versions is wrong.
+    A row of `duels` counts replicas whose peers all had one other version. A pair is returned if
+    replicas of one version lose when all peers have the other version, but not among peers of their
+    own version. Random damage would cause losses in both cases. The losses do not show which of the
+    two versions is wrong.
     """
     duels = units.duels
     versions = units.levels["version"]
@@ -349,9 +380,11 @@ def _disagreements(units: Units) -> tuple[list[Suspect], Bools]:
 
 
 def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
-    """Return how much more often a version loses its duels in `mask` than its other votes, as the
-    ratio of losses to expected losses, and log10 of the probability of chance. Return (0, 0) if
-    the version lost fewer than LOST_MIN of these duels, or lost them only on some of its nodes.
+    """Compare the losses of a version in the rows `mask` of `units.duels` with its other losses.
+
+    A row of `duels` counts replicas whose peers all had one other version. Return the ratio of
+    losses to expected losses, and log10 of the probability of chance. Return (0, 0) if the version
+    lost fewer than LOST_MIN times in these rows, or only on some of its nodes.
     """
     nothing = 0.0, NOT_COMPARED
     duels = units.duels
@@ -378,8 +411,12 @@ def _alone(units: Units, mask: Bools, version: str) -> tuple[float, float]:
 
 
 def _is_throughout(lost: Floats, exposed: Floats) -> bool:
-    """Return True if the half of the parts with the lowest rates of loss still loses at least
-    BETTER_HALF_MIN of its proportional share, or if there are too few parts or losses to decide."""
+    """Return True if the losses are spread over the parts of a group, instead of being in a few of
+    them.
+
+    The half of the parts with the lowest rates of loss must have at least BETTER_HALF_MIN of the
+    losses that its size predicts. Return True also if there are too few parts or losses to decide.
+    """
     there = np.flatnonzero(exposed)
     order = there[np.argsort(lost[there] / exposed[there], kind="stable")]
     half = np.cumsum(exposed[order]) <= exposed.sum() / 2
@@ -391,8 +428,10 @@ def _is_throughout(lost: Floats, exposed: Floats) -> bool:
 
 
 def tail_log10(lost: Floats, expected: Floats, shape: Floats) -> Floats:
-    """Return an upper bound on log10 of the probability of at least this many losses, with the rate
-    drawn from a gamma distribution of this shape (Chernoff's bound).
+    """Return an upper bound on log10 of the probability of at least `lost` events if `expected`
+    events are expected.
+
+    The rate of events is drawn from a gamma distribution with this `shape` (Chernoff's bound).
     """
     more = np.maximum(lost, expected)
     nats = (more + shape) * np.log((more + shape) / (expected + shape))
@@ -401,7 +440,7 @@ def tail_log10(lost: Floats, expected: Floats, shape: Floats) -> Floats:
 
 
 def chance_text(log10_chance: float) -> str:
-    """Return a probability, given by its log10, as text like "1 in 1,000"."""
+    """Return a probability as text like "1 in 1,000", given log10 of the probability."""
     if log10_chance < -6:
         return f"1 in 10^{-log10_chance:.0f}"
     return f"1 in {1 / exp(log10_chance * log(10)):,.0f}"

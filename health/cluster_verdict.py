@@ -1,11 +1,11 @@
-"""The verdict on the data of a cluster: WHOLE, or another verdict with its reasons. No I/O.
+"""Summarizes the state of all data in a cluster as one word, with reasons. No I/O.
 
-Every program that reports on a whole cluster uses `judge_cluster`: `suture status`, `suture scm
-report` and their exit codes, the page, the history, and `suture_scm_verdict`.
+Every program that reports on a complete cluster uses `judge_cluster`: `suture status`, `suture scm
+report` and their exit codes, the web page, the history, and the metric `suture_scm_verdict`.
 
-WHOLE means that there is no problem and no unknown fact: every datanode answers and has reported,
-every container was counted, and the control plane is not in safe mode. Reasons list problems before
-unknown facts.
+The result is WHOLE if there is no problem and no unknown fact: every datanode answers and has
+reported its replicas, every container was counted, and the control plane is not in safe mode. The
+reasons list problems before unknown facts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _REFUSED: Final = "journalctl --unit suture-scm --grep 'rejected|later_state|sta
 
 
 class DataVerdict(StrEnum):
-    """The verdict on all data of the cluster."""
+    """The state of all data in the cluster, as one word."""
 
     WHOLE = "WHOLE"
     UNKNOWN = "UNKNOWN"  # no problem is known, but not everything is known
@@ -35,7 +35,8 @@ class DataVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerProblems:
-    """Number of closed containers per problem; a container may count for several problems."""
+    """The number of closed containers with each problem. A container may be counted for several
+    problems."""
 
     lost: int = 0  # no whole replica is known
     missing_blocks: int = 0  # no replica can have all blocks that keys need
@@ -66,13 +67,13 @@ _AS: Final[Mapping[HealthState, tuple[str, ...]]] = {
     HealthState.QUASI_CLOSED_STUCK_OVER_REPLICATED: ("stuck",),
     HealthState.QUASI_CLOSED_STUCK_MISSING: ("stuck", "lost"),
 }
-"""For each health state, the problems as which a container in this state is counted."""
+"""For each health state, the fields of `ContainerProblems` that count a container in this state."""
 _OPEN: Final = (HealthState.OPEN_UNHEALTHY, HealthState.OPEN_WITHOUT_PIPELINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """The facts for the verdict, at one moment."""
+    """The facts from which the state of a cluster is computed, at one instant."""
 
     containers: ContainerProblems = ContainerProblems()  # as counted from replicas that are present
     conditions: Mapping[str, int] = field(default_factory=dict)  # by health state, not HEALTHY
@@ -101,7 +102,8 @@ class VerdictReason:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict, its summary line, and all reasons, problems first."""
+    """The state of a cluster, a summary in one line, and all reasons, with problems before unknown
+    facts."""
 
     verdict: DataVerdict
     text: str
@@ -109,7 +111,7 @@ class Judgement:
 
 
 def judge_cluster(facts: ClusterFacts) -> Judgement:
-    """Return the verdict of a cluster."""
+    """Return the state of a cluster, with a summary and the reasons."""
     reasons = (
         *_wrong(facts),
         *(VerdictReason(text, False) for text in in_trouble(facts.troubles)),
@@ -126,7 +128,7 @@ def judge_cluster(facts: ClusterFacts) -> Judgement:
 
 
 def problem_texts(containers: ContainerProblems) -> list[str]:
-    """Return the problems of containers as texts, worst first."""
+    """Return a text for each problem that at least one container has, the worst problem first."""
     words = (
         (containers.lost, "without a whole replica"),
         (containers.missing_blocks, LACKING),
@@ -142,13 +144,14 @@ def problem_texts(containers: ContainerProblems) -> list[str]:
 
 
 def in_trouble(troubles: Sequence[str]) -> list[str]:
-    """Return the texts about the control plane's own problems, each with "the control plane" in
-    front."""
+    """Return the texts about problems of the control plane, each prefixed with "the control plane:
+    "."""
     return [f"the control plane: {text}" for text in troubles]
 
 
 def unheard(silent: Sequence[str], asked_count: int) -> str:
-    """Return a text about datanodes that do not answer, with their names."""
+    """Return a text about the datanodes in `silent`, which do not answer. The text names the first
+    of them."""
     names = [one[:NAME_CHARACTERS] for one in silent[:NAMES_SHOWN_MAX]]
     more = ["..."] if len(silent) > NAMES_SHOWN_MAX else []
     verb = "datanode does" if asked_count == 1 else "datanodes do"
@@ -165,7 +168,8 @@ def _whole(facts: ClusterFacts) -> str:
 
 
 def _wrong(facts: ClusterFacts) -> Iterator[VerdictReason]:
-    """Yield the problems of containers and of volumes, then the number of uncompared containers."""
+    """Yield the problems of containers and of volumes, then the number of containers whose replicas
+    have not been compared."""
     counted, judged = facts.containers, dict.fromkeys(ContainerProblems.__dataclass_fields__, 0)
     for name, count in facts.conditions.items():
         for word in _AS[HealthState[name]]:
@@ -190,7 +194,7 @@ def _wrong(facts: ClusterFacts) -> Iterator[VerdictReason]:
 
 
 def _not_known(facts: ClusterFacts) -> Iterator[VerdictReason]:
-    """Yield the unknown facts that prevent the verdict WHOLE."""
+    """Yield the unknown facts that prevent the state WHOLE."""
 
     def reason(text: str, command: str) -> VerdictReason:
         return VerdictReason(text, False, command)

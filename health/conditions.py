@@ -1,5 +1,5 @@
-"""Computes the conditions of containers. A container may have several conditions at once, but only
-one of Ozone's health states."""
+"""Computes the conditions of containers, such as MISSING or ROOTS_DIFFER. A container may have
+several conditions at once, but only one of Ozone's health states."""
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from health.words import FLAGS, ChecksumClass, SharedState
 
 
 def flags(view: BatchView, counts: Counts, verdicts: Verdicts, compared: RootComparison) -> Ints:
-    """Return the conditions of each container as a bit mask: bit i stands for `words.FLAGS[i]`."""
+    """Return the conditions of each container as an integer, in which bit i stands for
+    `words.FLAGS[i]`."""
     found = _replication(view, counts, verdicts) | _others(view, counts, verdicts, compared)
     assert set(found) == set(FLAGS), "every flag has its condition"
     bits = np.packbits([found[name] for name in FLAGS], axis=0, bitorder="little")
@@ -22,8 +23,8 @@ def flags(view: BatchView, counts: Counts, verdicts: Verdicts, compared: RootCom
 
 
 def _replication(view: BatchView, counts: Counts, verdicts: Verdicts) -> dict[str, Bools]:
-    """Return the conditions that follow from replica counts: for each name, a mask of the
-    containers."""
+    """Return the conditions that follow from the number of replicas: for each name of a condition,
+    a boolean array with one value per container."""
     ec, n, quasi = counts.erasure, counts.ratis, counts.quasi
     state, is_ec = view.batch.containers.state, view.is_ec
     is_quasi = state == SharedState.QUASI_CLOSED

@@ -1,9 +1,9 @@
-"""Decides which containers prevent a node from leaving service, and which could not be read without
-the node.
+"""Decides whether a node may leave service, and which containers become unreadable without a node.
 
-A node may leave when every container on it is closed, has a good replica in service, and has enough
-replicas on other nodes. Ozone checks this rule with one counter, which omits containers that are
-unhealthy, missing or stuck. In this module each such container prevents the departure.
+A node may leave service if every container on the node is closed, has an intact replica in service,
+and has enough replicas on other nodes. Ozone checks this rule with one counter, which omits
+containers that are unhealthy, missing or stuck. In this module, each such container prevents the
+departure.
 """
 
 from typing import Final
@@ -25,10 +25,10 @@ FREE: Final = -1
 
 def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
     """Return, for each container, the reason why nodes with its replicas must not leave service: an
-    index in HELD_BY, or FREE.
+    index in HELD_BY, or FREE if there is none.
 
-    A container that the control plane does not know is FREE, because no command is ever sent for
-    such a container, and the departure would wait for the container forever.
+    A container that the control plane does not know is FREE. The control plane sends no commands
+    for such a container, so the node would wait for it forever.
     """
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
     n, is_ec = counts.ratis, view.is_ec
@@ -48,10 +48,11 @@ def obstacles(view: BatchView, counts: Counts, flags: Ints) -> Ints:
 
 
 def missing_replicas(view: BatchView, counts: Counts) -> Ints:
-    """Return how many replicas of each container must be created in addition to copies in flight.
+    """Return, for each container, the number of replicas to create in addition to the copies in
+    flight.
 
-    An index with replicas on both a leaving node and a node in maintenance is created only if too
-    few other indexes are in service.
+    For an erasure-coded container, this includes the indexes on leaving nodes. Replicas of an index
+    on nodes in maintenance are created only if too few other indexes are in service.
     """
     ec = counts.erasure
     shards = popcount(ec.unavailable) + popcount(ec.decommission_only) + ec.maintenance_copies
@@ -61,7 +62,7 @@ def missing_replicas(view: BatchView, counts: Counts) -> Ints:
 
 
 def locked_out(view: BatchView, is_off: Bools) -> Bools:
-    """Return a mask of the containers that are readable now, but not without the nodes in
+    """Return, for each container, True if it is readable now, but not without the nodes in
     `is_off`."""
     serves = answering(view)
     left = serves & ~is_off[view.batch.replicas.node]

@@ -1,9 +1,9 @@
-"""Counts the present indexes of EC containers, and decides whether they are enough.
+"""Counts the available indexes of erasure-coded containers, and decides whether they are enough.
 
-Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are counted separately. An
-UNHEALTHY replica is neither a required replica nor a surplus one, but a container with enough of
-them is not MISSING (as in Ozone's ECContainerReplicaCount). A pending delete is subtracted only if
-its replica counts (ADR 0045).
+A set of indexes is an integer in which bit i stands for index i. UNHEALTHY replicas are counted
+separately: they neither satisfy the required number of replicas nor count as surplus. However, a
+container with enough UNHEALTHY replicas is not MISSING (as in Ozone's ECContainerReplicaCount). A
+pending delete is subtracted only if its replica was counted (ADR 0045).
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ _INDEX_BITS: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureCount:
-    """Index masks of each EC container, and facts derived from them. Masks of other containers are
-    0."""
+    """The available and the missing indexes of each erasure-coded container. Sets of indexes are
+    integers with one bit per index; they are 0 for other containers."""
 
     is_sufficient: Bools
     is_sufficient_after: Bools
@@ -33,21 +33,21 @@ class ErasureCount:
     is_unrecoverable: Bools
     is_missing: Bools
     has_offline_only: Bools
-    """Some index has its only replica on a node that leaves service or is in maintenance."""
+    """True if all replicas of some index are on nodes that leave service or are in maintenance."""
     has_offline_to_move: Bools
     is_over: Bools
     is_over_after: Bools
     unavailable: Ints
-    """Indexes to reconstruct."""
+    """Set of the indexes to reconstruct."""
     decommission_only: Ints
     maintenance_only: Ints
     maintenance_copies: Ints
     """Number of `maintenance_only` indexes that need a second replica."""
     redundancy: Ints
-    """Number of further indexes that may be lost without losing data."""
+    """Number of additional indexes that can be lost without losing data."""
     is_unhealthy_doubled: Bools
-    """There are UNHEALTHY replicas, and each index with an UNHEALTHY replica also has a CLOSED
-    one."""
+    """True if the container has UNHEALTHY replicas, and each index with an UNHEALTHY replica also
+    has a CLOSED replica."""
     has_unhealthy_excess: Bools
 
 
@@ -104,8 +104,12 @@ def count_erasure(view: BatchView, rules: Rules) -> ErasureCount:
 
 
 def _sets(view: BatchView) -> tuple[_Sets, Bools, Bools]:
-    """Return the index masks of each container. Also return two masks of the containers in which an
-    index has several replicas in service: now, and after the pending deletes."""
+    """Return the sets of indexes of each container, and two boolean arrays with one value per
+    container.
+
+    The first array is True if an index has several replicas in service now. The second is True if
+    an index has several replicas in service after all pending deletes.
+    """
     batch, rows = view.batch, view.rows
     replicas, ops = batch.replicas, batch.ops
     is_ec = view.is_shard
@@ -144,8 +148,8 @@ def _sets(view: BatchView) -> tuple[_Sets, Bools, Bools]:
 
 
 def _strays(view: BatchView, keys: Ints) -> Ints:
-    """Return, for each container and index in `keys`, the number of pending deletes that match no
-    reported replica."""
+    """Return, for each container and index in `keys`, the number of pending deletes for which no
+    replica is reported."""
     ops = view.batch.ops
     rows = np.flatnonzero(view.is_stray_delete & view.is_ec[ops.container])
     found, counts = np.unique(_key(ops.container[rows], ops.index[rows]), return_counts=True)

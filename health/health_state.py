@@ -1,12 +1,12 @@
-"""The health state of a container, computed by Ozone's chain of 13 handlers, with Ozone's numbers.
+"""Computes the health state of a container with Ozone's list of 13 handlers and Ozone's numbers.
 
-    1 Open  2 Closing  3 QuasiClosed  4 MismatchedReplicas  5 Empty  6 Deleting  7 QuasiClosedStuck
-    8 EcReplication  9 RatisReplication  10 ClosedWithUnhealthy  11 EcMisReplication
+     1 Open  2 Closing  3 QuasiClosed  4 MismatchedReplicas  5 Empty  6 Deleting  7 QuasiClosedStuck
+     8 EcReplication  9 RatisReplication  10 ClosedWithUnhealthy  11 EcMisReplication
     12 RatisUnhealthy  13 VulnerableUnhealthy
 
-Ozone gives a container one state, the last that its chain set. A container that is both MISSING and
-OVER_REPLICATED shows only one of the two. `health.conditions` computes all conditions, and plans
-use them.
+A container has one health state, even if several problems apply. For example, a container that is
+both MISSING and OVER_REPLICATED shows only one of the two. The module `health.conditions` computes
+all conditions of a container, and plans use these conditions.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,7 @@ from health.words import ContainerOnlyState, HealthState, Queue, SharedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The counts of replicas and shards in a batch, from which `apply_handlers` computes the
-    verdicts."""
+    """The numbers of replicas and shards of a batch's containers, the input of `apply_handlers`."""
 
     ratis: RatisCount
     erasure: ErasureCount
@@ -33,21 +32,24 @@ class Counts:
     is_misplaced_after: Bools
     racks_required: Ints
     is_empty: Bools
-    """All blocks are deleted, and every replica reports itself as empty."""
+    """True if all blocks of the container are deleted, and every replica reports itself as
+    empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """The result of the chain for each container: its health state, and the queue it belongs to."""
+    """The health state of each container, and the queue of the replication manager that it belongs
+    to."""
 
     state: Ints
     queue: Ints
     is_stuck: Bools
-    """The container is QUASI_CLOSED, and the rules do not allow a forced close."""
+    """True if the container is QUASI_CLOSED, and the rules do not allow a forced close."""
 
 
 class _Chain:
-    """The verdict of each container, set by the first rule that applies to the container."""
+    """Applies rules to containers in order. The first rule that applies to a container sets its
+    health state."""
 
     def __init__(self, count: int) -> None:
         self.state = np.zeros(count, dtype=np.int64)
@@ -55,7 +57,8 @@ class _Chain:
         self.is_open = np.ones(count, dtype=np.bool_)
 
     def end(self, when: Bools, state: HealthState, queue: Ints | Queue = Queue.NONE) -> None:
-        """Set the verdict of containers for which `when` is true and no earlier rule applied."""
+        """Set the state and the queue of the containers for which `when` is True and no earlier
+        rule applied."""
         hit = self.is_open & when
         np.copyto(self.state, state, where=hit)
         np.copyto(self.queue, queue, where=hit)
@@ -63,7 +66,7 @@ class _Chain:
 
 
 def is_empty(view: BatchView) -> Bools:
-    """Return a mask of the containers that handler 5 treats as empty."""
+    """Return, for each container, True if Ozone's handler 5 treats the container as empty."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     is_closed = containers.state == SharedState.CLOSED
     is_quasi = containers.state == SharedState.QUASI_CLOSED
@@ -75,7 +78,7 @@ def is_empty(view: BatchView) -> Bools:
 
 
 def apply_handlers(view: BatchView, counts: Counts) -> Verdicts:
-    """Return the health state and the queue of every container of a batch, by Ozone's chain of
+    """Return the health state and the queue of every container of a batch, computed by Ozone's
     handlers."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     state = containers.state
@@ -131,8 +134,8 @@ def _erasure(chain: _Chain, view: BatchView, counts: Counts) -> None:
 
 
 def _stuck(chain: _Chain, view: BatchView, quasi: QuasiClosed) -> None:
-    """Apply handler 7, for stuck quasi-closed containers. A container with only unhealthy replicas
-    is left to later handlers."""
+    """Apply handler 7, for stuck quasi-closed containers. Containers with only unhealthy replicas
+    are left to later handlers."""
     under = _queued(view.adds == 0, Queue.UNDER)
     over = _queued(view.deletes == 0, Queue.OVER)
     has_healthy = view.rows.some(view.is_present & ~view.is_sick)
@@ -146,9 +149,8 @@ def _stuck(chain: _Chain, view: BatchView, quasi: QuasiClosed) -> None:
 
 
 def _ratis(chain: _Chain, view: BatchView, counts: Counts) -> None:
-    """Apply handlers 9 and 12. Handler 12 applies to containers without a healthy replica, and
-    counts their bad replicas.
-    """
+    """Apply the handlers 9 and 12, for replicated containers. Handler 12 applies to containers
+    without a healthy replica, and counts their unhealthy replicas."""
     n = counts.ratis
     # Delete only if enough replicas have the container's state; otherwise close the others first.
     is_safe = (n.mismatch == 0) & (n.match >= view.batch.containers.factor)

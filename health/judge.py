@@ -1,4 +1,4 @@
-"""The judge: computes all verdicts on a batch.
+"""Computes the health of all containers of a batch, and the actions that repair them.
 
     batch ─► view ─┬► counts (ratis, erasure, quasi-closed, placement) ─► verdicts ─► flags
                    └► comparison ─► reconciles                             └► actions
@@ -31,7 +31,7 @@ from health.words import ROLES, UNHEALTHY, SharedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The health of a batch's containers."""
+    """The health of a batch's containers, without actions."""
 
     view: BatchView
     counts: Counts
@@ -40,19 +40,20 @@ class Diagnosis:
     flags: Ints
     reconciles: ReconcileEligibility
     source_issues: Ints
-    """The known problem with the use of each replica as a source, as a code of `SourceIssue`."""
+    """For each replica, the known problem that makes it a bad source of a copy, as a code of
+    `SourceIssue`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthJudgement(Diagnosis):
-    """The health of a batch's containers, and the actions that follow."""
+    """The health of a batch's containers, and the actions that repair them."""
 
     actions: PlanRows
 
 
 def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
-    """Return the health of every container of a batch, without actions. This takes half the time of
-    `judge`."""
+    """Return the health of every container of a batch, without actions. The function takes half the
+    time of `judge`."""
     seen = view(batch)
     good = is_good(seen)
     misplaced, misplaced_after = is_misplaced(seen, rules)
@@ -81,12 +82,13 @@ def diagnose(batch: ContainerBatch, rules: Rules) -> Diagnosis:
 
 
 def scene_of(found: Diagnosis) -> PlanInput:
-    """Return the facts of a diagnosis that the plan's rules read."""
+    """Return the part of a diagnosis that the rules of the plan use."""
     return PlanInput(found.view, found.counts, found.verdicts, found.compared, found.source_issues)
 
 
 def judge(batch: ContainerBatch, rules: Rules) -> HealthJudgement:
-    """Return the health of every container of a batch, and the actions that follow."""
+    """Return the health of every container of a batch, and the actions that repair the
+    containers."""
     found = diagnose(batch, rules)
     return HealthJudgement(
         **{field.name: getattr(found, field.name) for field in fields(found)},
@@ -95,7 +97,7 @@ def judge(batch: ContainerBatch, rules: Rules) -> HealthJudgement:
 
 
 def roles(judgement: HealthJudgement) -> Ints:
-    """Return the role of each replica in its container (`words.ROLES`)."""
+    """Return the role of each replica in its container, as an index in `words.ROLES`."""
     seen = judgement.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     own = seen.of_container(containers.state)

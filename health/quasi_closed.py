@@ -1,8 +1,8 @@
-"""Decides whether a quasi-closed container may be closed or is stuck, and which replicas to keep.
+"""Decides whether a quasi-closed container may be closed, and which of its replicas to keep.
 
 The origin of a replica is the datanode that received the client's writes. `close_obstacle` is the
-only rule for closing: the judge, the Spark job, the control plane's close commands and `suture scm
-close` use it. Until this rule allows a close, the data of every origin is kept.
+only rule for closing: the Spark job, the control plane's close commands and `suture scm close` use
+it. Until this rule allows a close, the data of every origin is kept.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from health.words import UNHEALTHY, ServiceState, SharedState
 
 
 class Obstacle(IntEnum):
-    """The reason why a quasi-closed container may not be closed; the first that applies."""
+    """The reason why a quasi-closed container may not be closed. If several apply, it is the
+    first."""
 
     NONE = 0
     NONE_CLOSED = 1
@@ -28,11 +29,12 @@ class Obstacle(IntEnum):
 
 
 def majority(factor: Any) -> Any:
-    """Return the number of origins that must have a closed replica: a majority, as for an
-    acknowledged write.
+    """Return the number of origins (datanodes that received writes) that must have a closed
+    replica.
 
-    Any two majorities share an origin, so the closed replicas have every acknowledged write (fact
-    S1.43). Ozone requires all origins, so that one lost datanode blocks the close forever.
+    The number is a majority, as for an acknowledged write. Any two majorities share an origin, so
+    the closed replicas have every acknowledged write (fact S1.43). Ozone requires all origins;
+    there, one lost datanode prevents the close forever.
     """
     return factor // 2 + 1
 
@@ -40,12 +42,14 @@ def majority(factor: Any) -> Any:
 def close_obstacle(
     *, last: Any, other_last: Any, acknowledged: Any, origin_count: Any, required_count: Any
 ) -> Ints:
-    """Return the `Obstacle` to a close at commit `last`, for one container or for columns.
+    """Return the reason, as a code of `Obstacle`, why a container may not be closed at commit
+    `last`.
 
-    `last` is the greatest BCSID of the closed replicas (CLOSED or QUASI_CLOSED). `other_last` is
-    the greatest BCSID of all other replicas (UNHEALTHY, not loaded, or still open). `acknowledged`
-    is the last commit acknowledged to a client. Each of them is NO_BCSID if there is none.
-    `origin_count` counts the origins of closed and UNHEALTHY replicas that can be loaded.
+    The arguments are numbers for one container, or arrays with one value per container. `last` is
+    the greatest BCSID of the closed replicas (CLOSED or QUASI_CLOSED). `other_last` is the greatest
+    BCSID of all other replicas (UNHEALTHY, not loaded, or still open). `acknowledged` is the last
+    commit acknowledged to a client. Each of them is NO_BCSID if there is none. `origin_count` is
+    the number of origins of the closed and UNHEALTHY replicas that can be loaded.
     """
     reasons = {
         Obstacle.NONE_CLOSED: last <= NO_BCSID,
@@ -58,14 +62,17 @@ def close_obstacle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origins:
-    """The origins of quasi-closed containers, ascending by container, with their numbers of missing
-    and surplus replicas.
+    """The origins of quasi-closed containers, with the numbers of missing and surplus replicas of
+    each.
+
+    The columns have one value per origin of a container, in ascending order of the containers. An
+    origin is a datanode that received writes of the container.
     """
 
     container: Ints
     origin: Ints
     target: Ints
-    """Required number of replicas in service of each origin."""
+    """Required number of replicas in service with this origin."""
     under: Ints
     over: Ints
     of_row: Ints
@@ -75,26 +82,29 @@ class Origins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuasiClosed:
-    """Facts about quasi-closed containers; all false for others."""
+    """Facts about the quasi-closed containers of a batch. For other containers, all values are
+    False."""
 
     is_closable: Bools
-    """`close_obstacle` allows a close at commit `last`."""
+    """True if `close_obstacle` allows a close at commit `last`."""
     last: Ints
     """Greatest BCSID of the closed replicas; NO_BCSID if there is none."""
     is_stuck: Bools
-    """The container cannot be closed; its replicas are counted per origin."""
+    """True if the container cannot be closed, so that its replicas are counted for each origin."""
     is_under: Bools
     is_over: Bools
     origins: Origins
     is_vulnerable: Bools
-    """Per replica: UNHEALTHY, and no other node in service has the last commit of its origin."""
+    """Per replica: True if it is UNHEALTHY, and no other node in service has the last commit of its
+    origin (the datanode that received the writes)."""
     has_vulnerable: Bools
     has_spare_unhealthy: Bools
-    """An UNHEALTHY replica may be deleted without losing data of its origin."""
+    """True if an UNHEALTHY replica may be deleted without losing data of its origin."""
 
 
 def judge_quasi_closed(view: BatchView, rules: Rules) -> QuasiClosed:
-    """Return the facts about the quasi-closed containers of a batch."""
+    """Return the facts about the quasi-closed containers of a batch, such as whether they may be
+    closed."""
     containers, replicas = view.batch.containers, view.batch.replicas
     is_quasi = containers.state == SharedState.QUASI_CLOSED
     chosen = np.flatnonzero(is_quasi[replicas.container] & view.is_present)

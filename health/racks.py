@@ -27,13 +27,13 @@ RACKS_AWARE = 2
 
 
 def racks_required(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
-    """Return the minimum number of racks for each container."""
+    """Return, for each container, the minimum number of racks that its replicas must be on."""
     wanted = np.where(is_scattered, factor, np.minimum(factor, RACKS_AWARE))
     return np.maximum(np.minimum(wanted, rack_count), 1)
 
 
 def rack_most(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
-    """Return, for each container, how many of its required replicas one rack may have."""
+    """Return, for each container, the maximum number of its required replicas on one rack."""
     required = racks_required(factor, rack_count, is_scattered=is_scattered)
     return np.where(is_scattered, -(-factor // required), np.maximum(factor - 1, 1))
 
@@ -41,9 +41,8 @@ def rack_most(factor: Ints, rack_count: int, *, is_scattered: Bools) -> Ints:
 def misplaced_count(
     racks: Sequence[str], *, cluster_rack_count: int, required_count: int, is_scattered: bool
 ) -> int:
-    """Return how many replicas of one container are on the wrong rack; `racks` has one entry per
-    replica.
-    """
+    """Return the number of replicas of one container that must move to another rack. `racks` has
+    the rack of each replica."""
     if not racks or cluster_rack_count <= 1:
         return 0
     required, most = _of_one(required_count, cluster_rack_count, is_scattered=is_scattered)
@@ -64,8 +63,8 @@ def _of_one(factor: int, rack_count: int, *, is_scattered: bool) -> tuple[int, i
 
 
 def is_misplaced(view: BatchView, rules: Rules) -> tuple[Bools, Bools]:
-    """Return two masks of the containers whose replicas are badly spread over the racks: now, and
-    once all pending ops are done."""
+    """Return, for each container, True if its replicas are badly spread over the racks now. Also
+    return the same array for the time after all pending operations."""
     replicas, ops, nodes = view.batch.replicas, view.batch.ops, view.batch.nodes
     here = np.flatnonzero(view.is_present)
     now = _misplaced(view, rules, replicas.container[here], view.rack[here])

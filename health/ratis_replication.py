@@ -1,10 +1,11 @@
 """Counts the replicas of Ratis containers, and decides whether they are enough.
 
-There are two counts: one without unhealthy replicas, and one that includes them (`_with_bad`). Both
-assume that every pending add fails and every pending delete succeeds (as Ozone's
-RatisContainerReplicaCount). A pending delete is subtracted only if its replica was counted. The
-delete of a bad replica, or of one on a node that is dead, leaving or in maintenance, causes no
-missing replica (ADR 0045). STAND_ALONE containers are counted in the same way.
+There are two counts: one without unhealthy replicas, and one that includes them (names with
+`_with_bad`). Both counts assume that every pending add fails and every pending delete succeeds (as
+Ozone's RatisContainerReplicaCount). A pending delete is subtracted only if its replica was counted.
+The replica count does not fall if a pending delete removes a damaged replica, or a replica on a
+node that is dead, leaving or in maintenance (ADR 0045). STAND_ALONE containers are counted in the
+same way.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from health.words import ServiceState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatisCount:
-    """Counts per container; the values of erasure-coded containers are undefined."""
+    """The numbers of replicas of each container. The values of erasure-coded containers are
+    undefined."""
 
     healthy: Ints
     online: Ints
@@ -27,29 +29,32 @@ class RatisCount:
     most: Ints
     """Maximum number of replicas in service; more are surplus."""
     match: Ints
-    """Good replicas in service whose state is the container's state."""
+    """Intact replicas in service whose state is the container's state."""
     mismatch: Ints
     need: Ints
-    """Missing replicas if all pending deletes succeed; negative = surplus replicas."""
+    """Number of missing replicas if all pending deletes succeed. A negative number means surplus
+    replicas."""
     need_after: Ints
-    """As `need`, but also assuming that all pending adds succeed."""
+    """As `need`, with the additional assumption that all pending adds succeed."""
     need_if_healed: Ints
-    """As `need_after`, but bad replicas that a repair in place may heal are counted, too."""
+    """As `need_after`, but damaged replicas that a repair in place may restore are counted as
+    healthy."""
     need_with_bad: Ints
     need_with_bad_after: Ints
     excess: Ints
-    """Surplus replicas, ignoring pending operations."""
+    """Number of surplus replicas, ignoring pending operations."""
     excess_with_bad: Ints
     redundancy: Ints
-    """Number of replicas that may be lost while at least one remains."""
+    """Number of replicas that may be lost while at least one healthy replica remains."""
     may_leave: Bools
-    """`leaving_min` replicas are in service, and none is on a node in maintenance."""
+    """True if at least `Rules.leaving_min` replicas are in service, and none is on a node in
+    maintenance."""
     is_due_to_service: Bools
-    """Replicas are missing only because nodes are out of service."""
+    """True if replicas are missing only because nodes are out of service."""
 
 
 def count_ratis(view: BatchView, rules: Rules) -> RatisCount:
-    """Count the replicas of every container."""
+    """Return the numbers of replicas of every container of a batch."""
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     is_good = view.is_present & ~view.is_bad
     online, leaving, resting = rows.by_code(is_good, view.service, len(ServiceState))
@@ -86,10 +91,11 @@ def count_ratis(view: BatchView, rules: Rules) -> RatisCount:
 
 
 def _missing(view: BatchView, rules: Rules, counted: Bools) -> tuple[Ints, Ints]:
-    """Return two numbers per container: the replicas that are missing in addition to the counted
-    ones (negative = surplus), and the replicas in service that pending deletes will remove.
+    """Return two numbers for each container, which count only the replicas in `counted`.
 
-    A replica on a node in maintenance with a pending delete is not counted.
+    The first is the number of missing replicas; a negative number means surplus replicas. The
+    second is the number of replicas in service that pending deletes will remove. A replica on a
+    node in maintenance with a pending delete is not counted.
     """
     is_online = counted & (view.service == ServiceState.IN_SERVICE)
     is_resting = counted & (view.service == ServiceState.MAINTENANCE) & ~view.is_leaving

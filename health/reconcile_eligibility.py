@@ -1,4 +1,5 @@
-"""Decides whether a container may and should be reconciled, and estimates the cost."""
+"""Decides whether the replicas of a container should be compared and repaired, and estimates the
+cost."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,7 @@ from health.words import (
 )
 
 CHUNK_BYTES: Final = 4 * 1024**2
-"""Bytes assumed for the repair of one finding: a chunk of the default size."""
+"""Estimated bytes that the repair of one finding reads: a chunk of the default size."""
 
 COMMIT_ID_BEHIND: Final = "commit id behind"
 REASONS: Final = (
@@ -32,7 +33,8 @@ REASONS: Final = (
     "tombstones differ",
     COMMIT_ID_BEHIND,
 )
-"""Reasons to reconcile, worst first; bit i of a mask stands for the i-th reason."""
+"""Reasons to reconcile a container, the worst first. In a set of reasons, bit i stands for the
+reason with index i."""
 
 REDUNDANCY_UNKNOWN: Final = -(1 << 31)
 """Redundancy of a container that is not closed yet."""
@@ -40,24 +42,25 @@ REDUNDANCY_UNKNOWN: Final = -(1 << 31)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileEligibility:
-    """Reconcile verdicts per container."""
+    """For each container, the decision whether it may and should be reconciled."""
 
     eligibility: Ints
     """Code of `words.ELIGIBILITY`."""
     reasons: Ints
-    """Mask of `REASONS`."""
+    """Set of reasons to reconcile: bit i stands for `REASONS[i]`."""
     is_mendable: Bools
-    """The container is erasure-coded, and has a damaged shard whose chunks can be computed from
-    their stripes."""
+    """True if the container is erasure-coded and has a damaged shard whose chunks can be computed
+    from the other shards."""
     is_wanted: Bools
-    """The container may be reconciled, and there is a reason to do so."""
+    """True if the container may be reconciled, and there is a reason to do so."""
     redundancy: Ints
-    """Number of good and equal replicas, or indexes, that may be lost; -1 if none exists."""
+    """Number of intact and equal replicas, or of indexes, that may be lost without losing data; -1
+    if no intact replica exists."""
     bytes_estimated: Ints
 
 
 def is_good(view: BatchView) -> Bools:
-    """Return a mask of the countable replicas without any known problem."""
+    """Return, for each replica, True if it can be compared now and has no known problem."""
     replicas = view.batch.replicas
     return view.is_countable & (replicas.state != UNHEALTHY) & (replicas.findings == 0)
 
@@ -65,8 +68,8 @@ def is_good(view: BatchView) -> Bools:
 def judge_reconcile(
     view: BatchView, counts: Counts, compared: RootComparison, good: Bools
 ) -> ReconcileEligibility:
-    """Return, for every container, whether it may and should be reconciled. `good` is the mask that
-    `is_good` returns."""
+    """Return, for every container, whether it may and should be reconciled. `good` is the result of
+    `is_good`."""
     eligibility = _eligibility(view)
     reasons = _reasons(view, compared)
     is_mendable = _is_mendable(view, compared, eligibility, good)
@@ -92,9 +95,10 @@ def _is_closed(view: BatchView) -> Bools:
 
 
 def _eligibility(view: BatchView) -> Ints:
-    """Return the eligibility of each container. Replicas on dead nodes do not prevent a reconcile,
-    because Ozone's SCM also ignores them. Other replicas that cannot take part are ignored, too,
-    although Ozone rejects a container with such a replica.
+    """Return a code of `words.ELIGIBILITY` for each container.
+
+    Replicas on dead nodes do not prevent a reconcile, as in Ozone's SCM. Other replicas that cannot
+    take part do not prevent it either, although Ozone rejects a container with such a replica.
     """
     containers, rows = view.batch.containers, view.rows
     rules = {
@@ -130,9 +134,8 @@ def _reasons(view: BatchView, compared: RootComparison) -> Ints:
 
 
 def _is_late(view: BatchView) -> Bools:
-    """Return a mask of the undamaged QUASI_CLOSED replicas whose commit id is lower than that of
-    their CLOSED container.
-    """
+    """Return, for each replica, True if it is undamaged and QUASI_CLOSED, and has a lower commit id
+    than its CLOSED container."""
     replicas = view.batch.replicas
     last = view.of_container(view.batch.containers.sequence_id)
     is_earlier = (replicas.bcsid != NO_BCSID) & (replicas.bcsid < last)
@@ -140,13 +143,16 @@ def _is_late(view: BatchView) -> Bools:
 
 
 def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
-    """Return a mask of the CLOSED containers that have a late replica (undamaged, QUASI_CLOSED,
-    with a lower commit id), and in which all replicas at the last commit have the same data.
+    """Return, for each CLOSED container, True if a reconcile would bring a late replica to the last
+    commit.
 
-    A reconcile sets the commit id of the late replica, so that the replica can be closed. A late
-    shard first receives its missing blocks. A close command alone does not help, because the
-    replica does not have the commit id that the command requires. To replace the replica by a copy,
-    another datanode with enough space would be needed.
+    A late replica is undamaged and QUASI_CLOSED, and has a lower commit id than its container. All
+    replicas at the last commit must have the same data. A reconcile sets the commit id of the late
+    replica, and adds missing blocks to a late shard. Then the replica can be closed.
+
+    A close command alone does not help, because the replica does not have the commit id that the
+    command requires. To replace the replica by a copy, another datanode with enough space would be
+    needed.
     """
     replicas, rows = view.batch.replicas, view.rows
     last = view.of_container(view.batch.containers.sequence_id)
@@ -159,16 +165,19 @@ def _is_behind(view: BatchView, compared: RootComparison) -> Bools:
 def _is_mendable(
     view: BatchView, compared: RootComparison, eligibility: Ints, good: Bools
 ) -> Bools:
-    """Return a mask of the erasure-coded containers that Suture's datanodes can repair: they
-    compute a damaged chunk from its stripe. Ozone rejects such reconciles. The computation needs as
-    many other shards as the code has data shards. A damaged shard is also a source, because its
-    damage is seldom in the same stripe.
+    """Return, for each erasure-coded container, True if Suture's datanodes can repair a shard of
+    it.
+
+    The datanodes compute a damaged chunk from its stripe. Ozone rejects such reconciles. The
+    computation needs as many other shards as the code has data shards. A damaged shard is also a
+    source, because its damage is seldom in the same stripe. A late shard (QUASI_CLOSED, with a
+    lower commit id) receives its missing blocks.
 
     If shards of one index have different roots, it is unknown which root is correct. If one of
-    these shards is good and in service, the damaged shard is deleted instead of repaired, unless
-    its node is in maintenance. Otherwise the damaged shard is repaired: a computed chunk must match
-    the row of the damaged shard, so the repair restores its own data and the roots still differ. A
-    late shard (QUASI_CLOSED, with a lower commit id) receives its missing blocks.
+    these shards is intact and in service, the damaged shard is deleted instead of repaired, unless
+    its node is in maintenance. Otherwise, the damaged shard is repaired. A computed chunk must
+    match the checksums that the damaged shard has stored, so the repair restores the shard's own
+    data, and the roots still differ.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
@@ -194,8 +203,10 @@ def _is_mendable(
 
 
 def _redundancy(view: BatchView, counts: Counts, compared: RootComparison, good: Bools) -> Ints:
-    """Return the redundancy of each container. If roots differ, only the replicas of the most
-    frequent root count, because it is unknown which root is correct.
+    """Return, for each container, the number of replicas or indexes that may be lost.
+
+    If the roots differ, only the replicas with the most frequent root count, because it is unknown
+    which root is correct.
     """
     is_disputed = compared.checksum_class <= ChecksumClass.MISMATCH_MINORITY
     ratis = np.where(is_disputed, compared.agreeing_max, view.rows.tally(good)) - 1
@@ -204,9 +215,11 @@ def _redundancy(view: BatchView, counts: Counts, compared: RootComparison, good:
 
 
 def _bytes(view: BatchView, compared: RootComparison) -> Ints:
-    """Return the approximate bytes that a repair moves: missing data and damaged chunks.
+    """Return, for each container, the approximate number of bytes that a repair moves: missing data
+    and damaged chunks.
 
-    A replica that differs has at least one damaged chunk, whether or not a scan has found it.
+    A replica whose root differs has at least one damaged chunk, even if no scan has found the
+    damage.
     """
     replicas, rows = view.batch.replicas, view.rows
     used = replicas.used_bytes

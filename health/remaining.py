@@ -1,8 +1,10 @@
-"""Counts the copies or shards of each container in a given mask of replicas.
+"""Counts the copies or shards of each container among selected replicas.
 
 Callers use the counts to decide whether enough replicas remain now, without one replica, or while
-some nodes are switched off. Before a delete, only confirmed replicas count: `whole`, or `sound` in
-a quasi-closed container.
+some nodes are switched off. For a delete, only replicas on answering nodes count (`whole`, or
+`sound` in a quasi-closed container).
+
+In this module, a mask is a boolean array with one value per replica; True selects the replica.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -17,18 +19,19 @@ from health.words import ServiceState, SharedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remainder:
-    """Counts of the replicas in a mask."""
+    """The number of copies or shards of each container among the replicas in a mask."""
 
     mask: Bools
-    """The counted replicas: the mask without shards whose index the erasure code does not have."""
+    """The counted replicas: the given mask without the shards whose index the erasure code does not
+    have."""
     count: Ints
     """Number of copies of each container; for EC the number of different indexes."""
     is_single: Bools
-    """Replicas whose loss reduces the count of their container."""
+    """Per replica: True if the count of its container would be smaller without the replica."""
 
 
 def remainder(view: BatchView, mask: Bools) -> Remainder:
-    """Return the counts of the replicas in a mask."""
+    """Return the number of copies or shards of each container among the replicas in `mask`."""
     replicas, containers, rows = view.batch.replicas, view.batch.containers, view.rows
     width = view.of_container(containers.data + containers.parity)
     mask = mask & (~view.is_shard | ((replicas.index > 0) & (replicas.index <= width)))
@@ -42,40 +45,43 @@ def remainder(view: BatchView, mask: Bools) -> Remainder:
 
 
 def needed_to_read(view: BatchView) -> Ints:
-    """Return the number of copies, or of different shards, that are required to read a
-    container."""
+    """Return, for each container, the number of copies or different shards that a complete read
+    requires."""
     return np.where(view.is_ec, view.batch.containers.data, 1)
 
 
 def spare_count(view: BatchView, mask: Bools) -> Ints:
-    """Return how many replicas in a mask must be lost before their container is unreadable. For a
-    replicated container this is the number of its replicas in the mask. A value below 1 means that
-    the container is unreadable now.
+    """Return, for each container, how many replicas in `mask` must be lost until it is unreadable.
+
+    For a replicated container, this is the number of its replicas in `mask`. A value below 1 means
+    that the container is unreadable now.
     """
     return remainder(view, mask).count - needed_to_read(view) + 1
 
 
 def is_readable(view: BatchView, mask: Bools) -> Bools:
-    """Return a mask of the containers that can be read completely from the replicas in `mask`."""
+    """Return, for each container, True if it can be read completely from the replicas in `mask`."""
     return spare_count(view, mask) > 0
 
 
 def answering(view: BatchView) -> Bools:
-    """Return a mask of the good replicas on nodes that answer."""
+    """Return, for each replica, True if it is undamaged and its node answers."""
     return view.is_present & ~view.is_bad & view.is_reachable
 
 
 def confirmed(view: BatchView) -> Bools:
-    """Return a mask of the replicas on answering nodes in service that have reported all their
-    replicas since the control plane's start.
-    """
+    """Return, for each replica, True if its node answers, is in service, and has reported all its
+    replicas since the control plane's start."""
     is_here = view.is_present & view.is_reachable & view.is_confirmed
     return is_here & (view.service == ServiceState.IN_SERVICE)
 
 
 def whole(view: BatchView) -> Bools:
-    """Return a mask of the replicas that have all commits and remain in service: confirmed, CLOSED,
-    loaded, without findings, and not being deleted.
+    """Return, for each replica, True if it is intact and will remain in service.
+
+    Such a replica has all commits, is CLOSED and not being deleted, its datanode could load it, and
+    scans have found no fault in it. Its node answers, is in service and has reported all its
+    replicas.
     """
     replicas = view.batch.replicas
     is_complete = replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
@@ -84,8 +90,11 @@ def whole(view: BatchView) -> Bools:
 
 
 def sound(view: BatchView) -> Bools:
-    """Return a mask of the usable replicas of quasi-closed containers: confirmed, QUASI_CLOSED,
-    loaded, with a tree, without findings, and not excluded.
+    """Return, for each replica of a quasi-closed container, True if it is usable.
+
+    Such a replica is QUASI_CLOSED, has a tree, and is not excluded from plans. Its datanode could
+    load it, and scans have found no fault in it. Its node answers, is in service and has reported
+    all its replicas.
     """
     replicas = view.batch.replicas
     is_quasi = (replicas.state == SharedState.QUASI_CLOSED) & replicas.has_root
@@ -97,14 +106,14 @@ def _is_unharmed(view: BatchView) -> Bools:
 
 
 def trees(view: BatchView, rows: Ints, *keys: Ints) -> Groups:
-    """Return the groups of `rows` that have equal keys and equal trees, including tombstones."""
+    """Return the groups of `rows` that have equal `keys` and equal trees, including tombstones."""
     replicas = view.batch.replicas
     tree = (replicas.algorithm[rows], replicas.root[rows], replicas.tombstones[rows])
     return Groups.of(*keys, *tree)
 
 
 def agree(view: BatchView, mask: Bools) -> Bools:
-    """Return a mask of the containers in which all replicas in `mask` have equal trees."""
+    """Return, for each container, True if all its replicas in `mask` have equal trees."""
     rows = np.flatnonzero(mask)
     owner = view.rows.owner[rows]
     kinds = np.bincount(owner[trees(view, rows, owner).first], minlength=view.rows.count)
@@ -112,7 +121,8 @@ def agree(view: BatchView, mask: Bools) -> Bools:
 
 
 def is_equal(view: BatchView, one: Ints, other: Ints | int) -> Bools:
-    """Return a mask over pairs of replicas: True if both have trees and the trees are equal."""
+    """Return, for each pair of replicas, True if both replicas have trees and the trees are
+    equal."""
     replicas = view.batch.replicas
     found = replicas.has_root[one] & replicas.has_root[other]
     for column in (replicas.algorithm, replicas.root, replicas.tombstones):
@@ -121,14 +131,14 @@ def is_equal(view: BatchView, one: Ints, other: Ints | int) -> Bools:
 
 
 def covers(view: BatchView, one: Ints, other: Ints | int) -> Bools:
-    """Return a mask over pairs of whole shards of an index: True if shard `one` makes shard `other`
+    """Return, for each pair of shards of one index, True if shard `one` makes shard `other`
     unnecessary.
 
-    This is true if the trees are equal. It is also true if `one` returned after another datanode
-    had rebuilt the index as `other`. A rebuilt shard has the live blocks but no tombstones of
-    earlier deletes, so its root differs forever. If no delete is pending and both shards have
-    equally many live blocks, the rebuilt shard has no additional data. The shard with the
-    tombstones is kept, because its root is the root of all earlier replicas of this index.
+    This is the case if the trees are equal. It is also the case if another datanode rebuilt the
+    index as `other`, and then the node with `one` returned. A rebuilt shard has the live blocks but
+    no tombstones of earlier deletes, so its root always differs. If no delete is pending and both
+    shards have equally many live blocks, the rebuilt shard has no additional data. The shard with
+    the tombstones is kept, because all earlier replicas of the index have its root.
     """
     replicas = view.batch.replicas
     found = replicas.has_root[one] & replicas.has_root[other]
@@ -140,9 +150,12 @@ def covers(view: BatchView, one: Ints, other: Ints | int) -> Bools:
 
 
 def is_kept_by_origin(view: BatchView, origins: Origins, rows: Ints, bad: Ints) -> Bools:
-    """Return a mask over the `bad` replicas: True if the sound replicas (`rows`) of the same origin
-    have its data. The highest commit id of these sound replicas must be at least that of the bad
-    replica, and all sound replicas with the highest commit id must have equal trees.
+    """Return, for each replica in `bad`, True if intact replicas of the same origin have all its
+    data.
+
+    The origin of a replica is the datanode that received the writes. `rows` are the intact replicas
+    (`sound`). The highest commit id of the intact replicas with the same origin must be at least
+    that of the damaged replica. All of them with this highest commit id must have equal trees.
     """
     replicas, of_row = view.batch.replicas, origins.of_row
     count = len(origins.container)
@@ -154,7 +167,7 @@ def is_kept_by_origin(view: BatchView, origins: Origins, rows: Ints, bad: Ints) 
 
 
 def without(batch: ContainerBatch, is_gone: Bools) -> ContainerBatch:
-    """Return a copy of a batch without the replicas in the mask `is_gone`."""
+    """Return a copy of a batch without the replicas for which `is_gone` is True."""
     held, stays = batch.replicas, ~is_gone
     left = Replicas(**{f.name: getattr(held, f.name)[stays] for f in fields(Replicas)})
     return replace(batch, replicas=left)

@@ -1,9 +1,10 @@
-"""Decides whether a replica may be removed, from the replicas that remain without it.
+"""Decides whether a replica may be deleted, from the replicas that would remain.
 
-The plan chooses surplus replicas (`health.plan.deletes`). The cluster may change before the control
-plane sends the delete, and operators and the balancer also order deletes. Therefore the control
-plane checks each delete with this module when it orders the delete, and again when it sends the
-delete. Only confirmed replicas count.
+The plan chooses surplus replicas (`health.plan.deletes`), but the cluster may change before the
+control plane sends the delete. Operators and the balancer also order deletes. Therefore, the
+control plane checks each delete with this module twice: when the delete is ordered, and when it is
+sent. Only replicas on answering nodes in service count, if the nodes have reported all their
+replicas.
 """
 
 from collections.abc import Collection
@@ -29,12 +30,13 @@ from health.segmented_rows import Bools, Ints
 from health.words import SharedState
 
 UNBLOCK_REPLICAS_MIN = 3
-"""Minimum number of present replicas before an unhealthy replica is removed to make room."""
+"""An unhealthy replica is deleted to free a node for a new replica only if the container has at
+least this many replicas."""
 
 
 class Removals:
-    """Checks whether replicas of a batch may be removed; a replica is named by container and
-    datanode."""
+    """Decides which replicas of a batch may be deleted. A replica is identified by its container
+    and datanode."""
 
     def __init__(self, view: BatchView, rules: Rules) -> None:
         self._view = view
@@ -50,8 +52,8 @@ class Removals:
 
     @cached_property
     def _is_agreed(self) -> Bools:
-        """Mask of containers whose undamaged replicas are equal. If two differ, either may be
-        correct."""
+        """For each container, True if its intact replicas are equal. If two of them differ, either
+        may be correct."""
         return agree(self._view, self._whole)
 
     @cached_property
@@ -67,9 +69,10 @@ class Removals:
         return judge_quasi_closed(self._view, self._rules).origins
 
     def copy_count(self, container_id: int, *, without: Collection[str] = ()) -> int:
-        """Return the number of equal, whole copies of a container (`health.remaining.whole`),
-        ignoring the datanodes in `without`; 0 if two whole copies differ. For an erasure-coded
-        container, return the number of indexes with a whole shard.
+        """Return the number of equal, intact copies of a container (`health.remaining.whole`).
+
+        Replicas on the datanodes in `without` are ignored. Return 0 if two intact copies differ.
+        For an erasure-coded container, return the number of indexes with an intact shard.
         """
         view, box = self._view, self._box(container_id)
         left = self._whole & ~view.batch.nodes.among(without)[view.batch.replicas.node]
@@ -77,7 +80,8 @@ class Removals:
         return int(remainder(view, left).count[box]) if is_counted else 0
 
     def is_movable(self, container_id: int, datanode_id: str) -> bool:
-        """Return True if a replica is whole and not excluded, so that it may be moved."""
+        """Return True if a replica may be moved to another node: it is intact and not excluded from
+        plans."""
         row = self._row(self._box(container_id), datanode_id)
         is_barred = self._view.batch.replicas.is_barred
         return row is not None and bool(self._whole[row] & ~is_barred[row])
@@ -85,11 +89,11 @@ class Removals:
     def may_remove(self, container_id: int, datanode_id: str, *, keep_count: int) -> bool:
         """Return True if enough replicas of a container remain without the replica on a datanode.
 
-        For a replicated container, `keep_count` whole and equal copies must remain. For a
-        quasi-closed container, `_may_leave_origin` must be true, and for a shard
-        `_may_leave_index`. A `keep_count` of one more than the data shards means that an operator
-        orders the delete of a shard: `keep_count` indexes must then keep a whole shard, from which
-        the shard is rebuilt.
+        For a replicated container, `keep_count` intact and equal copies must remain. For a
+        quasi-closed container, `_may_leave_origin` must be True, and for a shard
+        `_may_leave_index`. A `keep_count` of one more than the number of data shards means that an
+        operator orders the delete of a shard. Then `keep_count` indexes must keep an intact shard,
+        from which the deleted shard is rebuilt.
         """
         view, box = self._view, self._box(container_id)
         row, left = self._row(box, datanode_id), int(self._remainder.count[box])
@@ -109,13 +113,15 @@ class Removals:
         return bool(self._is_agreed[box]) and left >= keep_count
 
     def witnesses(self, container_id: int, datanode_id: str) -> list[str]:
-        """Return the datanodes that can prove that they have the data of a replica, so that the
-        replica may be removed. Return an empty list for a shard that no other node has.
+        """Return the datanodes that can prove that they have the data of a replica, before the
+        replica is deleted.
 
-        In a quasi-closed container, these datanodes have an equal replica of any origin with at
-        least the same commit id. No tree is equal to the tree of a damaged replica; therefore its
-        witnesses have a sound replica of the same origin, which has all its data. Other datanodes
-        are not returned, because they would read their complete replica without proving anything.
+        Return an empty list for a shard that no other node has. In a quasi-closed container, the
+        returned datanodes have a replica with an equal tree and at least the same commit id. If the
+        replica to delete is damaged, no tree is equal to its tree. Then the returned datanodes have
+        an intact replica of the same origin (the datanode that received the writes), which has all
+        its data. Other datanodes are not returned, because each would read its complete replica
+        without a result.
         """
         view, box = self._view, self._box(container_id)
         row = self._row(box, datanode_id)
@@ -131,9 +137,11 @@ class Removals:
         return self._names(np.concatenate((same[whole(view)[same]], self._equivalents(row))))
 
     def giving_way(self, container_id: int) -> list[str]:
-        """Return the datanodes whose bad replica may be removed to make room for a missing replica,
-        in the order of removal. Return an empty list while an operation of the container is
-        pending.
+        """Return the datanodes whose damaged replica may be deleted to free a node for a missing
+        replica.
+
+        The datanodes are in the order of the deletes. Return an empty list while an operation of
+        the container is pending.
         """
         view, box = self._view, self._box(container_id)
         if view.adds[box] or view.deletes[box]:
@@ -146,11 +154,11 @@ class Removals:
         return self._names(give(box, own, bad))
 
     def _copies_giving_way(self, box: int, own: Ints, bad: Ints) -> Ints:
-        """Return bad copies that other copies make unnecessary, by ascending commit id, then by
-        ascending number of blocks.
+        """Return the damaged copies that may be deleted, because other copies have their data.
 
-        At least one whole copy remains, or in a quasi-closed container a sound copy of the same
-        origin.
+        They are in ascending order of the commit id, then of the number of blocks. At least one
+        intact copy remains. In a quasi-closed container, this must be a copy of the same origin
+        (the datanode that received the writes).
         """
         view, replicas = self._view, self._view.batch.replicas
         here = own[view.is_present[own]]
@@ -165,11 +173,12 @@ class Removals:
         return bad[np.lexsort((view.places(bad), replicas.block_count[bad], replicas.bcsid[bad]))]
 
     def _shards_giving_way(self, box: int, own: Ints, bad: Ints) -> Ints:
-        """Return removable bad shards, first those whose index has a whole shard
-        (`health.remaining.whole`). If no bad shard is removable, return one of two equal whole
-        shards.
+        """Return the damaged shards that may be deleted, first those whose index has an intact
+        shard.
 
-        Enough indexes with a whole shard remain to read the container.
+        If no damaged shard may be deleted, return one of two equal intact shards
+        (`health.remaining.whole`). Enough indexes with an intact shard remain to read the
+        container.
         """
         view, index = self._view, self._view.batch.replicas.index
         count, data = int(self._remainder.count[box]), int(view.batch.containers.data[box])
@@ -183,9 +192,11 @@ class Removals:
         return bad if len(bad) else self._twin(own[self._whole[own]])
 
     def _twin(self, found: Ints) -> Ints:
-        """Return one whole shard that another shard of its index makes unnecessary
-        (`health.remaining.covers`), on the rack with the most whole shards. Return an empty array
-        if there is none.
+        """Return one intact shard that another shard of its index makes unnecessary, in an array of
+        length 1.
+
+        The shard is on the rack with the most intact shards. `health.remaining.covers` decides
+        which shards are unnecessary. Return an empty array if there is none.
         """
         view, replicas = self._view, self._view.batch.replicas
         for index in np.unique(replicas.index[found]).tolist():
@@ -202,12 +213,12 @@ class Removals:
         return found[:0]
 
     def _may_leave_index(self, row: int, *, has_spare_index: bool) -> bool:
-        """Return True if a shard may be removed.
+        """Return True if a shard may be deleted.
 
-        A good shard may be removed if a whole shard of its index covers it. A bad shard may be
-        removed if another shard of its index has its data, or if more indexes have a whole shard
-        than reading requires. A bad shard is kept if its commit id is higher than those of its
-        container and of the whole shards of its index.
+        An undamaged shard may be deleted if an intact shard of its index has its data. A damaged
+        shard may be deleted if another shard of its index has its data, or if more indexes have an
+        intact shard than a read requires. A damaged shard is kept if its commit id is higher than
+        those of its container and of the intact shards of its index.
         """
         view, replicas, others = self._view, self._view.batch.replicas, self._others(row)
         if not view.is_present[row]:
@@ -223,9 +234,11 @@ class Removals:
         return bool(replicas.bcsid[row] <= last) and (has_spare_index or is_doubled)
 
     def _equivalents(self, row: int) -> Ints:
-        """Return the other shards of the same index whose data and commit id equal those of this
-        shard, for instance a copy of it. Such a shard is bad only because it missed the same
-        commit as this shard.
+        """Return the other shards of the same index with the same data and commit id as the shard
+        `row`.
+
+        An example is a copy of the shard. Only a QUASI_CLOSED shard has equivalents. It counts as
+        damaged because it lacks a commit, and its equivalents lack the same commit.
         """
         view, replicas, others = self._view, self._view.batch.replicas, self._others(row)
         if not view.is_shard[row] or replicas.state[row] != SharedState.QUASI_CLOSED:
@@ -236,12 +249,12 @@ class Removals:
         return others[has & is_equal(view, others, row)]
 
     def _may_leave_origin(self, row: int, keep_count: int) -> bool:
-        """Return True if a replica of a quasi-closed container may be removed.
+        """Return True if a replica of a quasi-closed container may be deleted.
 
-        A sound replica may be removed if the required number of equal replicas of its origin
-        remains. A bad replica may be removed if sound replicas of its origin have all its commits,
-        and `keep_count` sound replicas remain. Only one replica of a container is removed at a
-        time.
+        An intact replica may be deleted if the required number of equal replicas of its origin (the
+        datanode that received the writes) remains. A damaged replica may be deleted if intact
+        replicas of its origin have all its commits, and `keep_count` intact replicas remain. Only
+        one replica of a container is deleted at a time.
         """
         view, origins, others = self._view, self._origins, self._others(row)
         place, box = int(origins.of_row[row]), int(view.rows.owner[row])

@@ -1,16 +1,18 @@
-"""Compares the roots of a container's replicas by a vote, and computes the checksum class.
+"""Compares the roots of a container's replicas, and computes the checksum class of the container.
 
-Only countable replicas are compared: CLOSED, QUASI_CLOSED or UNHEALTHY, on a reachable node. For
-EC, only replicas of the same index are compared. Roots of different tree algorithms are not
-compared. An unknown root is not equal to any other root.
+Only these replicas are compared: CLOSED, QUASI_CLOSED or UNHEALTHY, on a reachable node. For EC,
+only replicas of the same index are compared. Roots of different tree algorithms are not compared.
+An unknown root is not equal to any other root.
 
 Different programs may build different trees of the same data. Therefore, a complete read computes a
-settled root from the rows of a replica. If all comparable replicas have settled roots, these are
-compared instead of the reported roots. If the settled roots are equal, the difference of the
-reported roots is explained. If one replica has no settled root, the reported roots are compared.
+settled root from the checksums that were stored at the write. If all replicas to compare have
+settled roots, these are compared instead of the reported roots. If the settled roots are equal, the
+difference of the reported roots is explained. If one replica has no settled root, the reported
+roots are compared.
 
-The vote determines the order of repairs. It never determines which bytes are correct; a datanode
-decides this by verifying bytes against the checksums that were written with them.
+The root that the majority of replicas has determines the order of repairs. It never determines
+which bytes are correct. A datanode decides this by verifying bytes against the checksums that were
+stored with them.
 """
 
 from dataclasses import dataclass
@@ -26,37 +28,38 @@ MAJORITY_MIN: Final = 2
 """Minimum number of replicas with the same root for a majority."""
 
 NO_VOTE: Final = -1
-"""Contest number of a replica that takes part in no contest."""
+"""Group number (`contest`) of a replica whose root is not compared with any other root."""
 
 _KEYS: Final = ("container", "index", "algorithm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootComparison:
-    """The comparison of roots; the first five fields are per container, the last three per
-    replica.
-    """
+    """The result of the comparison of roots. The first five fields have one value per container,
+    the last three one value per replica."""
 
     checksum_class: Ints
     roots_differ: Bools
-    """Countable replicas have different roots."""
+    """True if replicas that can be compared have different roots."""
     tombstones_differ: Bools
     is_unreachable_different: Bools
-    """The last reported root of an unreachable replica differs; this has no consequence."""
+    """True if the last reported root of a replica on an unreachable node differs. This causes no
+    action."""
     agreeing_max: Ints
-    """Largest number of good replicas with the same root."""
+    """Largest number of undamaged replicas with the same root."""
     is_minority: Bools
-    """Another root in the replica's contest has the majority."""
+    """True if the majority of the replicas in the same group (`contest`) has another root."""
     contest: Ints
-    """Contest number of each replica; NO_VOTE if it has no root. Replicas of one container, index
-    and algorithm form a contest."""
+    """Number of the group of replicas with which the replica is compared: those of the same
+    container, index and algorithm. NO_VOTE if the replica has no root."""
     is_exposed: Bools
-    """The replica could have lost the vote: its contest has a majority and enough voters."""
+    """True if the replica's group (`contest`) has a majority and enough replicas, so that the
+    replica could be in the minority."""
 
 
 def incomparable_reasons(view: BatchView, compared: RootComparison) -> Ints:
-    """Return, for each container, the reason why it is NOT_COMPARABLE, as a code of `Incomparable`;
-    UNKNOWN if the container has another class."""
+    """Return, for each container of the class NOT_COMPARABLE, the reason as a code of
+    `Incomparable`. Return UNKNOWN for a container of another class."""
     state = view.batch.containers.state
     is_grey = compared.checksum_class == ChecksumClass.NOT_COMPARABLE
     is_written = (state != SharedState.CLOSED) & (state != SharedState.QUASI_CLOSED)
@@ -72,23 +75,23 @@ def incomparable_reasons(view: BatchView, compared: RootComparison) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Votes:
-    """The votes: the replicas in `known` with equal roots form a group, and the groups of one
-    container, index and algorithm form a contest."""
+    """The replicas to compare, in groups with equal roots. All groups of one container, index and
+    algorithm form a contest."""
 
     known: Ints
     roots: Groups
     contest: Ints
     """The contest number of each group."""
     contest_first: Ints
-    """For each contest the position of one of its rows in `known`."""
+    """For each contest, the position in `known` of one of its replicas."""
     has_majority: Bools
     is_majority: Bools
     is_disputed: Bools
 
 
 def compare(view: BatchView, is_good: Bools) -> RootComparison:
-    """Compare the roots of every container. `is_good` is a mask of replicas without a known
-    problem."""
+    """Compare the roots of the replicas of every container. `is_good` is True for each replica
+    without a known problem."""
     replicas, rows = view.batch.replicas, view.rows
     is_compared = _with_companion(view)
     known = np.flatnonzero(is_compared & replicas.has_root)
@@ -121,17 +124,19 @@ def compare(view: BatchView, is_good: Bools) -> RootComparison:
 
 
 def _exposed(votes: _Votes, of_replica: Ints) -> Bools:
-    """Return a mask of the replicas that could have lost a vote: their contest has a majority, and
-    more than MAJORITY_MIN voters."""
+    """Return, for each replica, True if it could have a different root than the majority.
+
+    This requires a contest (replicas of one container, index and algorithm) with a majority and
+    more than MAJORITY_MIN replicas. `of_replica` has the contest number of each replica.
+    """
     voters = np.bincount(votes.contest[votes.roots.of_row], minlength=len(votes.has_majority))
     is_real = votes.has_majority & (voters > MAJORITY_MIN)
     return np.append(is_real, False)[of_replica]
 
 
 def _with_companion(view: BatchView) -> Bools:
-    """Return a mask of the countable replicas. A shard is included only if another countable shard
-    has the same index.
-    """
+    """Return, for each replica, True if it can be compared with another. A shard can be compared
+    only if another shard of the same index is available."""
     replicas = view.batch.replicas
     coded = np.flatnonzero(view.is_countable & view.is_shard)
     same = Groups.of(replicas.container[coded], replicas.index[coded])
@@ -141,9 +146,10 @@ def _with_companion(view: BatchView) -> Bools:
 
 
 def _comparison_roots(view: BatchView, known: Ints) -> Ints:
-    """Return the root by which each replica is compared: the settled root (computed from the rows)
-    if every `known` replica of the same container, index and algorithm has one, else the reported
-    root.
+    """Return the root with which each replica is compared.
+
+    This is the settled root (computed from the stored checksums) if every replica in `known` of the
+    same container, index and algorithm has one. Otherwise it is the reported root.
     """
     replicas = view.batch.replicas
     if not replicas.has_settled.any():
@@ -160,8 +166,12 @@ def _comparison_roots(view: BatchView, known: Ints) -> Ints:
 
 
 def _explained(view: BatchView, votes: _Votes) -> Bools:
-    """Return a mask of the containers in which replicas of one index and algorithm reported
-    different roots. All False if no replica has a settled root, which could explain this."""
+    """Return, for each container, True if replicas of one index and algorithm reported different
+    roots.
+
+    All values are False if no replica has a settled root, because then no difference can be
+    explained.
+    """
     replicas = view.batch.replicas
     found = np.zeros(view.rows.count, dtype=np.bool_)
     if replicas.has_settled.any():
@@ -201,7 +211,7 @@ def _vote(view: BatchView, known: Ints, told: Ints) -> _Votes:
 
 
 def _tombstones_differ(view: BatchView, votes: _Votes) -> Bools:
-    """Return a mask of the containers in which two replicas with the same root have different
+    """Return, for each container, True if two replicas with the same root have different
     tombstones."""
     replicas = view.batch.replicas
     tells = replicas.has_tombstones[votes.known]
@@ -234,8 +244,8 @@ def _unreachable_differs(view: BatchView, votes: _Votes, told: Ints) -> Bools:
 
 
 def _of_contests(view: BatchView, votes: _Votes, mask: Bools) -> Bools:
-    """Return a mask of the containers that have a contest (the replicas of one index and algorithm)
-    in `mask`."""
+    """Return, for each container, True if `mask` selects one of its contests (replicas of one index
+    and algorithm)."""
     found = np.zeros(view.rows.count, dtype=np.bool_)
     found[view.batch.replicas.container[votes.known[votes.contest_first[mask]]]] = True
     return found

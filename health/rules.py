@@ -1,11 +1,11 @@
-"""The parameters of the rules that an operator may change; the defaults are Ozone's."""
+"""The parameters of the health rules that an operator may change. The defaults are Ozone's."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The parameters of the rules for all containers of a batch."""
+    """The parameters that the health rules use for all containers of a batch."""
 
     maintenance_min: int = 2
     """Replicas of a Ratis container that stay online during maintenance."""
@@ -14,23 +14,23 @@ class Rules:
     """EC indexes beyond `data` that stay online during maintenance."""
 
     best_origin_copies: int = 3
-    """Replicas to keep of each origin of a stuck quasi-closed container that has its highest commit
-    id."""
+    """For a stuck quasi-closed container: number of replicas to keep of each origin (datanode that
+    received writes) with the container's highest commit id."""
 
     other_origin_copies: int = 2
-    """Replicas to keep of each other origin of a stuck quasi-closed container."""
+    """For a stuck quasi-closed container: number of replicas to keep of each other origin."""
 
     enough_copies: int = 0
-    """Number of Ratis replicas below which copies are made; 0 = the container's factor. Between
-    this and `most_copies` no replica is copied or deleted, so that a node which is absent for a
-    short time causes no copies."""
+    """Number of Ratis replicas below which copies are made; 0 = the container's factor. If the
+    number of replicas is between this and `most_copies`, none is copied or deleted. Therefore a
+    node that is absent for a short time causes no copies."""
 
     most_copies: int = 0
     """Number of Ratis replicas above which the surplus is deleted; 0 = the container's factor."""
 
     leaving_min: int = 0
-    """Number of Ratis replicas in service on other nodes that a decommissioning node waits for; 0 =
-    the container's factor."""
+    """Number of Ratis replicas in service on other nodes that must exist before a decommissioning
+    node may leave; 0 = the container's factor."""
 
     rack_count: int = 1
     """Number of racks with a node that is not dead."""

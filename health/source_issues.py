@@ -1,8 +1,8 @@
-"""Finds known problems of replicas that a plan could use as a source.
+"""Finds known problems of replicas that could be the source of a copy.
 
 A replica with findings has damaged chunks. If roots differ, it is unknown which replica is correct,
-but a replica that agrees with fewer others is more likely wrong. The plan uses such a replica as a
-source only if there is no better one, and the row of the plan names the problem.
+but a replica whose root fewer other replicas have is more likely wrong. The plan uses such a
+replica as a source only if there is no better one, and the row of the plan names the problem.
 """
 
 from enum import IntEnum
@@ -15,11 +15,12 @@ from health.root_comparison import MAJORITY_MIN
 from health.segmented_rows import Bools, Groups, Ints, first_that_holds
 
 DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")
-"""The texts of the problems in a plan."""
+"""The texts with which a plan names the problems of a source."""
 
 
 class SourceIssue(IntEnum):
-    """Known problems with the use of a replica as a source. The codes are indexes in `DOUBTS`."""
+    """The known problem that makes a replica a bad source of a copy. The codes are indexes in
+    `DOUBTS`."""
 
     NONE = 0
     UNHEALTHY = 1
@@ -31,8 +32,8 @@ class SourceIssue(IntEnum):
 def source_issues(view: BatchView) -> Ints:
     """Return a code of `SourceIssue` for each replica.
 
-    Only countable replicas without known damage vote, and only among replicas of the same index and
-    algorithm.
+    To compare roots, only undamaged replicas on answering nodes are counted, and only those of the
+    same index and algorithm.
     """
     replicas = view.batch.replicas
     has_findings = view.is_present & (replicas.findings > 0)
@@ -48,7 +49,7 @@ def source_issues(view: BatchView) -> Ints:
 
 
 def _disputed(view: BatchView, rows: Ints) -> Ints:
-    """Return the replicas in `rows` whose container has replicas with different roots in `rows`."""
+    """Return the replicas in `rows` whose container has replicas in `rows` with different roots."""
     replicas = view.batch.replicas
     owner, root = replicas.container[rows], replicas.root[rows]
     any_root = np.empty(view.rows.count, dtype=np.int64)
@@ -59,8 +60,11 @@ def _disputed(view: BatchView, rows: Ints) -> Ints:
 
 
 def _vote_issues(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
-    """Return a code of `SourceIssue` for each replica in `rows`, from the number of replicas that
-    have the same root."""
+    """Return a code of `SourceIssue` for each replica in `rows`.
+
+    The code depends on the number of replicas with the same root, and on the numbers for the other
+    roots. Only replicas in `is_voter` are counted.
+    """
     replicas = view.batch.replicas
     keys = [column[rows] for column in (replicas.container, replicas.index, replicas.algorithm)]
     roots = Groups.of(*keys, replicas.root[rows])
@@ -76,8 +80,12 @@ def _vote_issues(view: BatchView, rows: Ints, is_voter: Bools) -> Ints:
 
 
 def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
-    """Return, for each root, the most votes that another root of its contest has. Also return a
-    mask of the roots in whose contest a single root has the most votes.
+    """Return, for each root, the largest number of replicas that another root of the same group
+    has.
+
+    A group (`contests`) has the roots of one container, index and algorithm, and `votes` has the
+    number of replicas with each root. Also return, for each root, True if only one root of its
+    group has the largest number.
     """
     order = np.lexsort((-votes, contests.of_row))
     ranked = votes[order]
@@ -86,8 +94,8 @@ def _best_rival(votes: Ints, contests: Groups) -> tuple[Ints, Bools]:
     size = np.diff(starts)
 
     def at(place: int) -> Ints:
-        """Return the votes of the root at rank `place` (0 = most votes) in each contest; 0 if there
-        is none."""
+        """Return, for each group, the number of replicas of the root at rank `place` (0 = the most
+        replicas); 0 if the group has fewer roots."""
         inside = np.minimum(starts[:-1] + place, len(ranked) - 1)
         return np.where(size > place, ranked[inside], 0)
 

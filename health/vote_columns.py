@@ -1,8 +1,10 @@
-"""Votes as columns: the votes that each volume lost or could have lost, and its place in the
-cluster.
+"""Counts, for each volume, the votes that it could lose and the votes that it lost.
 
-unit (a volume of a node) ─► datanode ─► rack
-                                    └──► version
+    unit (a volume of a node) ─► datanode ─► rack
+                                 └──► version
+
+A volume loses a vote if the majority of a container's replicas has the same root (the checksum of
+all data), but the replica on the volume has another. The columns have one value per unit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,26 +19,28 @@ from health.segmented_rows import Bools, Ints
 Floats = NDArray[np.float64]
 
 LEVELS: Final = ("volume", "datanode", "rack", "version")
-"""Levels of possible suspects, smallest first."""
+"""The levels at which the cause of wrong replicas may be, the smallest first."""
 
 PARTS_OF: Final = {"datanode": "volume", "rack": "datanode", "version": "datanode"}
-"""For each level that has parts, the level of the parts."""
+"""For each level that has parts, the level of its parts."""
 
 
 def summed_by(places: Ints, values: Floats | Ints | Bools, count: int) -> Floats:
-    """Return the sum of the values for each number in `places`, below `count`."""
+    """Return, for each number below `count`, the sum of the `values` at the positions where
+    `places` has this number."""
     return np.bincount(places, values, count).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The members of one level (for example all racks), and the member of each unit."""
+    """The members of one level, for example all racks, and the member that each unit (volume)
+    belongs to."""
 
     names: tuple[str, ...]
     of_unit: Ints
     is_candidate: Bools
-    """Per member: False if another level has a member with the same units. Only that member is
-    then reported as a suspect."""
+    """Per member: False if a member of another level has the same units. Only that other member is
+    then reported."""
 
     @property
     def count(self) -> int:
@@ -44,14 +48,17 @@ class Level:
         return len(self.names)
 
     def total(self, values: Floats | Ints) -> Floats:
-        """Return, per member, the sum of `values` over its units."""
+        """Return, for each member, the sum of `values` over its units (volumes)."""
         return summed_by(self.of_unit, values, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Duels:
-    """Duels: votes of replicas whose peers all had one other software version, as columns. A row
-    has the votes of one unit (a volume of a node) against one version."""
+    """Comparisons in which all other replicas of the container had one other software version, as
+    columns.
+
+    A row has the numbers of one unit (a volume of a node) against one other version.
+    """
 
     unit: Ints
     against: tuple[str, ...]
@@ -61,19 +68,20 @@ class Duels:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The volumes that could lose votes: their votes, losses, and member at each level."""
+    """The volumes whose replicas could lose: the number of comparisons, the number of losses, and
+    the member of each level that a volume belongs to."""
 
     exposed: Floats
     lost: Floats
     levels: dict[str, Level]
     labels: dict[tuple[str, str], tuple[str, str]]
-    """(level, name) as it is reported, for each member with the same units as a member of another
-    level."""
+    """The (level, name) under which a member is reported. Only members with the same units as a
+    member of another level have an entry."""
     duels: Duels
 
     @classmethod
     def of(cls, votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> "Units":
-        """Return the units of rows of `votes/` and of `nodes/`."""
+        """Return the units for the rows of the tables `votes/` and `nodes/`."""
         rows = [row for row in votes if row["exposed"]]
         about = {node["datanode_id"]: node for node in nodes}
         keys = sorted({(row["datanode_id"], row["volume_id"]) for row in rows})
@@ -103,7 +111,8 @@ class Units:
         )
 
     def without(self, duels: Bools) -> "Units":
-        """Return the units without the votes of the duels in a mask."""
+        """Return the units without the losses and comparisons of some rows of the attribute
+        `duels`: those for which the argument `duels` is True."""
         own = self.duels
         exposed, lost = (
             summed_by(own.unit[duels], column[duels], len(self.exposed))
@@ -115,9 +124,11 @@ class Units:
 def _levels(
     columns: dict[str, list[str]],
 ) -> tuple[dict[str, Level], dict[tuple[str, str], tuple[str, str]]]:
-    """Return the levels, and the labels of members (`Units.labels`). A node's only volume is
-    reported as the node, and so is a rack or version of a single node. A rack and a version with
-    the same nodes are reported as "rack or version".
+    """Return the levels, and the names under which members are reported (`Units.labels`).
+
+    If a node has only one volume, the volume is reported as the node. If a rack or version has only
+    one node, it is reported as the node. A rack and a version with the same nodes are reported as
+    "rack or version".
     """
     names, codes = {}, {}
     for level, words in columns.items():
@@ -152,7 +163,8 @@ def _levels(
 
 
 def _members(codes: Ints, count: int) -> Sequence[list[int]]:
-    """Return the list of units of each of `count` members."""
+    """Return `count` lists. List i has the positions at which `codes` is i, the units of member
+    i."""
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=count))
     return [own.tolist() for own in np.split(order, ends[:-1])] if count else []

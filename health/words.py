@@ -1,8 +1,9 @@
-"""Enumerations of the rules, with codes: states, flags, classes, reasons for rejection.
+"""The words of the health rules and their codes: states, conditions, classes, reasons for
+rejection.
 
-Files and messages contain the words. The rules use a small integer for each word, its index in the
-tuple that lists it, so that a million values are one array. Names and numbers of health states are
-Ozone's.
+Files and messages contain the words. The rules use a small integer for each word, so that a million
+values are one array. The integer is the index of the word in the tuple that lists it. The names and
+numbers of health states are Ozone's.
 """
 
 from enum import IntEnum
@@ -41,11 +42,13 @@ TREE_STATES: Final = ("CLOSED", "QUASI_CLOSED", "UNHEALTHY")
 """Replica states with a valid root."""
 
 COUNTED_STATES: Final = ("OPEN", "CLOSING", *TREE_STATES)
-"""States in which a replica counts: all except deleted, invalid and arriving."""
+"""States in which a replica counts towards the number of replicas of its container: all except
+deleted, invalid and arriving."""
 
 REACHABLE_HEALTHS: Final = ("HEALTHY", "HEALTHY_READONLY")
 UNKNOWN: Final = -1
-"""Code of a missing word, for instance the type of a container that only replicas name."""
+"""Code of a missing word, for instance for the type of a container that only the datanodes
+report."""
 
 
 class ReplicationType(IntEnum):
@@ -57,7 +60,7 @@ class ReplicationType(IntEnum):
 
 
 class SharedState(IntEnum):
-    """States that containers and replicas share, with the same codes."""
+    """States that both containers and replicas may have, with the same codes."""
 
     OPEN = 0
     CLOSING = 1
@@ -66,7 +69,7 @@ class SharedState(IntEnum):
 
 
 class ContainerOnlyState(IntEnum):
-    """States of containers only."""
+    """States that only containers may have."""
 
     DELETING = 4
     DELETED = 5
@@ -81,7 +84,7 @@ RECOVERING: Final = REPLICA_STATES.index("RECOVERING")
 
 
 class NodeHealth(IntEnum):
-    """A node's health by its last heartbeat."""
+    """The health of a node, determined by its last heartbeat."""
 
     HEALTHY = 0
     STALE = 1
@@ -90,7 +93,7 @@ class NodeHealth(IntEnum):
 
 
 class ServiceState(IntEnum):
-    """Operational states, reduced to the three that are counted separately."""
+    """The operational state of a node, reduced to the three values that are counted separately."""
 
     IN_SERVICE = 0
     DECOMMISSION = 1
@@ -118,7 +121,7 @@ class PendingOpKind(IntEnum):
 
 
 class HealthState(IntEnum):
-    """Ozone's health states and numbers. A container has the last state that its chain set."""
+    """Ozone's health states and their numbers. A container has one health state."""
 
     HEALTHY = 0
     UNDER_REPLICATED = 1
@@ -159,10 +162,12 @@ FLAGS: Final = (
     "DATA_AT_RISK",
     "CONTRADICTORY",
 )
-"""Independent conditions; bit i of a mask stands for the i-th name."""
+"""Conditions of a container; several may apply. In a set of conditions, bit i stands for the name
+with index i."""
 
 QUEUES: Final = ("-", "U", "O")
-"""The queue of Ozone's replication manager: none, under- or over-replicated."""
+"""The queue of Ozone's replication manager that a container is in: none, under-replicated,
+over-replicated."""
 
 
 class Queue(IntEnum):
@@ -185,38 +190,41 @@ CLASSES: Final = (
     "EXPLAINED",
     "MATCH",
 )
-"""Classes of a container's roots, from worst to best: the order of reports."""
+"""Results of the comparison of a container's roots, from worst to best. Reports use this order."""
 
 INCOMPARABLE: Final = ("NOT_CLOSED", "NO_REPLICA_ANSWERS", "SHARDS_ALONE", "TREES_OF_OTHER_KINDS")
-"""Reasons why a container is NOT_COMPARABLE; the first that applies."""
+"""Reasons why the roots of a container are NOT_COMPARABLE. If several apply, the first is used."""
 
 
 class Incomparable(IntEnum):
     """Codes of `INCOMPARABLE`, the reasons why a container is NOT_COMPARABLE."""
 
     NOT_CLOSED = 0
-    """Clients still write the replicas, or they are being deleted, so they may differ."""
+    """Clients still write the replicas, or the replicas are being deleted. Therefore they may
+    differ."""
     NO_REPLICA_ANSWERS = 1
     SHARDS_ALONE = 2
-    """Erasure-coded, and no index has two replicas; different indexes have different data."""
+    """The container is erasure-coded, and no index has two replicas. Shards of different indexes
+    have different data."""
     TREES_OF_OTHER_KINDS = 3
     """No two replicas have trees of the same algorithm."""
 
 
 DISPUTED: Final = CLASSES[:3]
-"""Classes in which it is unknown which of the answering replicas is correct."""
+"""Results of the comparison for which it is unknown which of the available replicas is correct."""
 
 DIFFERING: Final = (*DISPUTED, "EXPLAINED")
-"""Classes in which replicas reported different roots, or a datanode reported a contradiction."""
+"""Results of the comparison with different reported roots, or with a contradiction that a datanode
+reported."""
 
 
 class ChecksumClass(IntEnum):
-    """Codes of `CLASSES`. For codes up to MISMATCH_MINORITY, it is unknown which replica is
-    correct."""
+    """Codes of `CLASSES`, the results of the comparison of a container's roots. For codes up to
+    MISMATCH_MINORITY, it is unknown which replica is correct."""
 
     CONTRADICTORY = 0
-    """A datanode reports that intact rows of two replicas disagree, whether or not roots differ. An
-    operator must decide."""
+    """A datanode reports that two replicas have intact stored checksums that disagree, whether or
+    not the roots differ. An operator must decide."""
     MISMATCH_SPLIT = 1
     """Roots differ, and no root has a majority."""
     MISMATCH_MINORITY = 2
@@ -226,9 +234,9 @@ class ChecksumClass(IntEnum):
     UNKNOWN = 4
     """No root is known."""
     NOT_COMPARABLE = 5
-    """No two replicas may be compared."""
+    """No two replicas can be compared."""
     SINGLE = 6
-    """A single replica answers."""
+    """Only one replica is available."""
     EMPTY = 7
     """No replica exists, or no replica has a block."""
     EXPLAINED = 8
@@ -248,11 +256,11 @@ ELIGIBILITY: Final = (
     "NOT_ENOUGH_REACHABLE_REPLICAS",
     "RECONCILE_PENDING",
 )
-"""Eligibility for a reconcile: Ozone's result codes in Ozone's order, then two of Suture's codes:
-no reachable peer, and a reconcile that is already running."""
+"""Results of the check whether a container may be reconciled: Ozone's codes in Ozone's order, then
+two codes of Suture for no reachable peer and for a reconcile that is already running."""
 
 ROLES: Final = ("VULNERABLE", "UNHEALTHY", "STALE", "MATCHING", "MISMATCHED")
-"""The role of a replica in its container; the first that applies."""
+"""The role of a replica in its container. If several apply, the first is used."""
 
 ACTIONS: Final = ("replicate", "reconstruct", "delete", "close", "scan")
 
@@ -268,18 +276,18 @@ class Action(IntEnum):
 
 
 def flag_bit(name: str) -> int:
-    """Return the number in which only the bit of this flag is set."""
+    """Return the integer in which only the bit of the condition `name` is set."""
     return 1 << FLAGS.index(name)
 
 
 def flag_names(flags: int) -> list[str]:
-    """Return the names of the flags whose bits are set."""
+    """Return the names of the conditions whose bits are set in `flags`."""
     return [name for i, name in enumerate(FLAGS) if flags >> i & 1]
 
 
 def states_counted(health: int, *, is_stuck: bool) -> list[int]:
     """Return the health states under which Ozone's report counts a container of state `health`. A
-    stuck container is also counted as QUASI_CLOSED_STUCK."""
+    stuck quasi-closed container is also counted as QUASI_CLOSED_STUCK."""
     stuck = int(HealthState.QUASI_CLOSED_STUCK)
     if not is_stuck:
         return [health] if health else []

@@ -1,1 +1,2 @@
-"""The data model, checksums and Merkle tree of a replica, and the diff of two trees. No I/O."""
+"""The data model, the checksums and the Merkle tree of a replica, and the comparison of two trees.
+No I/O."""

@@ -1,4 +1,4 @@
-"""The binary form of one block's metadata: a row of the volume's index.
+"""The binary form of one block's metadata: a row in the index of a volume.
 
     ┌ word 0   magic, version, chunk count ┐
     │ word 1   block id                    │ header, little-endian
@@ -9,10 +9,12 @@
     ├ metadata: per entry, the lengths of key and value, then both texts
     └ zeros, then the CRC32C of all bytes before, which ends at a word
 
-The bytes of a chunk in the row are the input of the fold that gives the chunk's leaf, so a tree is
-built without parsing single rows. Every field begins at a multiple of 8 bytes, so numpy reads a
-field of many rows in one operation. The row ends with its little-endian CRC. Therefore, the CRC
-over an intact row, including these bytes, is a constant, and one call verifies a row.
+The bytes of a chunk in the row are the input of the checksum that is the chunk's leaf in the tree.
+Therefore, a tree is built without parsing single rows. Every field begins at a multiple of 8 bytes,
+so numpy reads a field of many rows in one operation. The row ends with its little-endian CRC.
+Therefore, the CRC over an intact row, including these bytes, is a constant, and one call verifies a
+row.
+
 docs/DISK_FORMAT.md describes the format with an example.
 """
 
@@ -63,8 +65,8 @@ assert WINDOW_BYTES_MAX < 1 << TYPE_SHIFT
 
 
 def encode_block(block: BlockData) -> bytes:
-    """Return the row of `block`. Raise ValueError if the block exceeds a limit or is
-    inconsistent."""
+    """Return the row of `block`. Raise ValueError if the block exceeds a limit, or if its fields
+    are inconsistent."""
     check_block(block)
     metadata = b"".join([encode_text(key, value) for key, value in block.metadata])
     if len(metadata) > METADATA_BYTES_MAX:
@@ -89,7 +91,8 @@ def encode_block(block: BlockData) -> bytes:
 
 
 def check_block(block: BlockData) -> None:
-    """Raise ValueError, naming the field, if `block` exceeds a limit or is inconsistent."""
+    """Raise ValueError if `block` exceeds a limit, or if its fields are inconsistent. The message
+    names the field."""
     for name, number in (("block id", block.block_id), ("bcsid", block.bcsid)):
         if not 0 <= number <= ID_MAX:
             raise ValueError(f"{name} {number} is outside 0..{ID_MAX}")
@@ -110,7 +113,8 @@ def check_block(block: BlockData) -> None:
 
 
 def check_chunk(block_id: BlockId, chunk: ChunkInfo) -> None:
-    """Raise ValueError if `chunk` breaks a limit or its checksums do not fit its length."""
+    """Raise ValueError if `chunk` exceeds a limit, or if the number of its checksums does not match
+    its length."""
     offset, length_bytes, kind, bytes_per_checksum, checksums = chunk
     if offset < 0 or not 0 <= length_bytes <= CHUNK_BYTES_MAX:
         raise _wrong(block_id, offset, f"a length of {length_bytes} bytes is not possible")
@@ -145,12 +149,12 @@ def encode_text(key: str, value: str) -> bytes:
 
 
 def padded(data: bytes) -> bytes:
-    """Return `data` with zeros up to the next word."""
+    """Return `data` with zeros appended up to the next multiple of 8 bytes."""
     return data + bytes(-len(data) % WORD_BYTES)
 
 
 def is_intact(block_id: BlockId, row: bytes) -> bool:
-    """Return True if the CRC of `row` is correct and the row has the id `block_id`."""
+    """Return True if `row` has a correct CRC and is the row of the block `block_id`."""
     return (
         len(row) >= HEADER.size + WORD_BYTES
         and len(row) % WORD_BYTES == 0
@@ -184,13 +188,14 @@ def decode_block(block_id: BlockId, row: bytes) -> BlockData:
 
 
 def check_layout(used_bytes: int, row_bytes: int) -> None:
-    """Raise ValueError if the length of a row does not match its content."""
+    """Raise ValueError if a row of `row_bytes` bytes is not as long as its content of `used_bytes`
+    bytes requires."""
     if used_bytes + -used_bytes % WORD_BYTES != row_bytes:
         raise ValueError(f"{used_bytes} bytes of content in {row_bytes} bytes")
 
 
 def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return the chunks of a row, and the offset in the row at which they end."""
+    """Return the chunks of a row, and the offset in the row of the first byte after the chunks."""
     if chunk_count > ALIKE_MIN:
         chunks, start = _alike_chunks(row, chunk_count)
     else:
@@ -213,10 +218,11 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
 
 
 def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
-    """Return all chunks of a row except the last, and the offset of the last chunk in the row.
+    """Decode all chunks of a row except the last one in one operation.
 
-    The chunks are decoded in one operation. If their checksum types, window sizes or numbers of
-    checksums differ, return no chunks and the offset of the first chunk.
+    Return these chunks, and the offset of the last chunk in the row. If the checksum types, window
+    sizes or numbers of checksums of the chunks differ, return no chunks and the offset of the first
+    chunk.
     """
     start = HEADER.size + CHUNK.size * chunk_count
     count = chunk_count - 1
@@ -235,7 +241,8 @@ def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
 
 
 def decode_texts(data: bytes) -> list[tuple[str, str]]:
-    """Return the (key, value) pairs in `data`. Raise ValueError if an entry exceeds `data`."""
+    """Return the (key, value) pairs that are encoded in `data`. Raise ValueError if an entry is
+    longer than `data`."""
     texts = []
     start = 0
     while start < len(data):
@@ -251,11 +258,12 @@ def decode_texts(data: bytes) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Fields of many rows, as columns, from which a tree is built.
+    """The fields of many rows, as columns, from which a tree is built.
 
     `octets` has the bytes of all rows. `block_ids`, `bcsids` and `chunk_counts` have one value per
-    row. The other columns have one value per chunk, in row order. `leaf_starts` and `leaf_lengths`
-    give the bytes in `octets` that are the input of a chunk's leaf, including the chunk's position.
+    row. The other columns have one value per chunk, in row order. The leaf of a chunk is the
+    checksum of `leaf_lengths` bytes of `octets`, beginning at `leaf_starts`. These bytes include
+    the chunk's offset and length.
     """
 
     octets: npt.NDArray[np.uint8]
@@ -282,8 +290,8 @@ def batches(
 
 
 def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColumns:
-    """Return the fields of these rows as columns. Raise DamagedData, naming the first damaged row,
-    if a row is damaged."""
+    """Return the fields of these rows as columns. Raise DamagedData if a row is damaged. The
+    message names the first damaged row."""
     count = len(rows)
     ids = np.fromiter(block_ids, dtype=np.uint64, count=count)
     sizes_bytes = np.fromiter(map(len, rows), dtype=np.int64, count=count)
@@ -325,8 +333,12 @@ def read_columns(block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> RowColu
 def read_table(
     words: U64s, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return three columns: the length of each chunk's leaf input in bytes, the same length in
-    words, and the word of each row at which the leaf inputs begin."""
+    """Read the length of each chunk's checksums from the rows.
+
+    Return three columns. The first two have one value per chunk: the number of bytes that are the
+    input of the chunk's leaf, and the same number in words of 8 bytes. The third has one value per
+    row: the position in words at which the inputs of the leaves begin.
+    """
     chunk_count = int(counts.sum())
     firsts = np.cumsum(counts) - counts
     within = np.arange(chunk_count) - np.repeat(firsts, counts)
@@ -337,6 +349,7 @@ def read_table(
 
 
 def refuse(ids: U64s, wrong: npt.NDArray[np.bool_], what: str) -> None:
-    """Raise DamagedData if any item of `wrong` is True, naming the first such block of `ids`."""
+    """Raise DamagedData if any item of `wrong` is True. The message names the first such block of
+    `ids`."""
     if wrong.any():
         raise DamagedData(f"row of block {ids[int(wrong.argmax())]}: wrong {what}")

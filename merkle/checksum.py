@@ -1,14 +1,15 @@
-"""Checksums of data windows, and the folds that combine them into a tree.
+"""The checksums of data windows, and their combination into the checksums of a Merkle tree.
 
     window  ── type and width chosen by the writer (ChecksumType), default CRC32C every 16 KiB
     leaf    ── fold of a chunk's window checksums
     block   ── fold of (be64 block id, be64 leaf ... by offset)
     root    ── fold of (be64 block ... by block id), live blocks and tombstones
 
-Only this module names algorithms. docs/DISK_FORMAT.md has the rules with test vectors. `crc32c`
-folds exactly as Apache Ozone does. `xxh3_64` also includes a chunk's offset and length in its leaf,
-so that a chunk split at a window boundary has a different leaf. A fold of `xxh3_64` has 64 bits;
-with 32 bits, one in four billion damaged blocks would not be detected.
+"Fold" means the checksum of a list of checksums. Only this module names algorithms.
+docs/DISK_FORMAT.md has the rules with test vectors. The tree algorithm `crc32c` combines checksums
+exactly as Apache Ozone does. `xxh3_64` also includes a chunk's offset and length in its leaf, so
+that a chunk that is split at a window boundary has a different leaf. The checksums of `xxh3_64`
+have 64 bits; with 32 bits, one in four billion damaged blocks would not be detected.
 """
 
 import ctypes
@@ -35,14 +36,15 @@ IEEE: Final = 0xEDB88320  # polynomial of CRC32, reflected
 POLYNOMIALS: Final = {ChecksumType.CRC32: IEEE, ChecksumType.CRC32C: CASTAGNOLI}
 
 COMBINED_WINDOWS_MIN: Final = 8
-"""Minimum number of windows for which combining the CRCs is cheaper than computing each."""
+"""Minimum number of windows for which combining their CRCs is cheaper than computing each CRC."""
 
 CRC32_LONG_BYTES: Final = 4_096
 """Minimum length for which ISA-L's CRC-32, with its call overhead, is faster than zlib's."""
 
 
 class Algorithm(StrEnum):
-    """The fold algorithm of a tree. Roots of different algorithms are not comparable."""
+    """The algorithm that combines checksums into a tree. Roots of different algorithms are not
+    comparable."""
 
     CRC32C = "crc32c"
     XXH3_64 = "xxh3_64"
@@ -58,34 +60,36 @@ WIDTH_BYTES: Final = {
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the CRC-32C (Castagnoli, RFC 3720) of `data`; `value` is the CRC of preceding data."""
+    """Return the CRC-32C (Castagnoli, RFC 3720) of `data`. `value` is the CRC of the data before
+    `data`."""
     result: int = crc32c_library.crc32c(data, value)
     return result
 
 
 class LongCrc(Protocol):
-    """A function that returns the CRC of a contiguous buffer, given the CRC of preceding data."""
+    """A function that returns the CRC of a buffer. Its second argument is the CRC of the data
+    before the buffer."""
 
     def __call__(self, data: Any, value: int = 0, /) -> int: ...  # noqa: D102 - see the class
 
 
 @cache
 def long_crc32c() -> LongCrc:
-    """Return the fastest CRC-32C for long data.
+    """Return the fastest function that computes the CRC-32C of long data.
 
-    This function is twice as fast as `crc32c` if the processor multiplies polynomials 512 bits at a
-    time, and equally fast elsewhere (ADR 0012). Its library is loaded on first use, because the
-    library is large and most commands read no data.
+    The function is twice as fast as `crc32c` if the processor multiplies polynomials 512 bits at a
+    time, and equally fast on other processors (ADR 0012). Its library is loaded on first use,
+    because the library is large and most commands read no data.
     """
     return cast(LongCrc, import_module("awscrt.checksums").crc32c)
 
 
 @cache
 def long_crc32() -> LongCrc:
-    """Return the fastest CRC-32 (IEEE, as in zlib) for long data: ISA-L's, or zlib's without ISA-L.
+    """Return the fastest function that computes the CRC-32 of long data (IEEE, as in zlib).
 
-    ISA-L's is four to six times as fast as zlib's. CRC-32 is the default checksum of Ozone's
-    clients (ADR 0019).
+    It is ISA-L's function, or zlib's if ISA-L is not installed. ISA-L's is four to six times as
+    fast as zlib's. CRC-32 is the default checksum of Ozone's clients (ADR 0019).
     """
     library = isal_library()
     if library is None:
@@ -111,7 +115,7 @@ def long_crc32() -> LongCrc:
 
 @cache
 def long_crcs() -> Mapping[ChecksumType, LongCrc]:
-    """Return, by checksum type, the fastest CRC function for long data."""
+    """Return the fastest CRC function for long data, by checksum type."""
     return {ChecksumType.CRC32: long_crc32(), ChecksumType.CRC32C: long_crc32c()}
 
 
@@ -130,14 +134,14 @@ FOLDS: Final[dict[Algorithm, Fold]] = {
 
 
 def checksum_width_bytes(checksum_type: ChecksumType) -> int:
-    """Return the size of one window's checksum; 0 for NONE."""
+    """Return the number of bytes of one window's checksum; 0 for the type NONE."""
     return WIDTH_BYTES[checksum_type]
 
 
 def window_count(length_bytes: int, bytes_per_checksum: int) -> int:
-    """Return how many windows cover `length_bytes`; the last one may be short.
+    """Return the number of windows of `bytes_per_checksum` bytes that cover `length_bytes` bytes.
 
-    Raise ValueError if `bytes_per_checksum` is less than 1.
+    The last window may be shorter. Raise ValueError if `bytes_per_checksum` is less than 1.
     """
     if bytes_per_checksum < 1:
         raise ValueError(f"a window of {bytes_per_checksum} bytes covers nothing")
@@ -145,10 +149,10 @@ def window_count(length_bytes: int, bytes_per_checksum: int) -> int:
 
 
 def window_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
-    """Return the concatenated checksums of all windows of `data`, as in `ChunkInfo`.
+    """Return the concatenated checksums of all windows of `data`, in the format of `ChunkInfo`.
 
-    Every read calls this function, so it makes one C call per window, on slices that are not
-    copied.
+    Every read calls this function. Therefore it makes one C call per window and does not copy the
+    data.
     """
     if checksum_type is ChecksumType.NONE:
         return b""
@@ -182,11 +186,11 @@ def windows_verify(
 ) -> bool:
     """Return True if the windows of `data` have the checksums `expected`.
 
-    Every scan calls this function. It combines the expected CRCs of many windows into the CRC of
+    Every scan calls this function. It combines the expected CRCs of many windows into one CRC of
     all data, so that one C call verifies the bytes and releases the interpreter's lock. It detects
     damage in a single window, and any change of at most three bits (two with CRC32), as reliably as
-    a comparison of each window. Damage in several windows is missed with about the same probability
-    as damage in one window (ADR 0011).
+    a comparison of each window. It misses damage in several windows with about the same probability
+    as a comparison of each window misses damage in one window (ADR 0011).
     """
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is not None:
@@ -210,10 +214,11 @@ def windows_verify(
 
 
 def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
-    """Return True if `data` has the length and the checksums in the row of `chunk`.
+    """Return True if `data` has the length and the checksums that are stored for `chunk`.
 
-    A chunk of type NONE is compared by length only. With `each`, compare window by window, as for
-    data to be written; otherwise compare many windows at once, as scans do (ADR 0011).
+    If the chunk has the checksum type NONE, only the length is compared. If `each` is True, each
+    window is compared, as for data to be written. Otherwise, many windows are compared at once, as
+    in scans (ADR 0011).
     """
     if len(data) != chunk.length_bytes:
         return False
@@ -230,7 +235,7 @@ def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
 
 
 def slices_of(data: Buffer, bytes_per_checksum: int) -> list[memoryview]:
-    """Return the windows of `data` without copying."""
+    """Return the windows of `data` as memoryviews, without copying the data."""
     view = memoryview(data).cast("B")
     count = window_count(len(view), bytes_per_checksum)
     starts = range(0, count * bytes_per_checksum, bytes_per_checksum)
@@ -238,27 +243,26 @@ def slices_of(data: Buffer, bytes_per_checksum: int) -> list[memoryview]:
 
 
 def big_endian_32(values: Sequence[int]) -> bytes:
-    """Return each value as 4 bytes, big-endian."""
+    """Return the values as 4 bytes each, big-endian, concatenated."""
     return struct.pack(f">{len(values)}I", *values)
 
 
 def folds_position(algorithm: Algorithm) -> bool:
-    """Return True if a leaf of `algorithm` includes the offset and length of its chunk.
-
-    The leaves of CRC32C, which Ozone uses, do not include them.
-    """
+    """Return True if a leaf of `algorithm` includes the offset and length of its chunk. The leaves
+    of CRC32C, which Ozone uses, do not include them."""
     return algorithm is not Algorithm.CRC32C
 
 
 def leaf_checksum(
     algorithm: Algorithm, offset: int, length_bytes: int, window_checksums: Buffer
 ) -> int:
-    """Return the leaf of one chunk from its concatenated window checksums."""
+    """Return the leaf of one chunk: the combination of its concatenated window checksums."""
     if not folds_position(algorithm):
         return FOLDS[algorithm](window_checksums)
     return xxh3_64(struct.pack(">QQ", offset, length_bytes), window_checksums)
 
 
 def block_checksum(algorithm: Algorithm, block_id: BlockId, leaf_checksums: Sequence[int]) -> int:
-    """Return the checksum of one block from its leaves by ascending offset."""
+    """Return the checksum of one block, given the leaves of its chunks in ascending order of
+    offset."""
     return FOLDS[algorithm](struct.pack(f">Q{len(leaf_checksums)}Q", block_id, *leaf_checksums))

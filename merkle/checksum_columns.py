@@ -1,7 +1,7 @@
-"""Checksums as numpy columns: the folds of many rows at a time, and combined CRCs.
+"""Computes checksums of many rows at a time with numpy, and combines CRCs.
 
-`merkle.checksum` has the rules and the checksums of single values. It does not load numpy, because
-clients and most commands never need columns.
+`merkle.checksum` has the rules and the checksums of single values. That module does not load numpy,
+because clients and most commands never need columns.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,23 +18,26 @@ from merkle.replica import ChecksumType, ChunkInfo
 U64s: TypeAlias = npt.NDArray[np.uint64]
 
 NO_WHOLE: Final = -1
-"""Value for a chunk without a CRC of its complete data. It is verified window by window."""
+"""Value for a chunk whose CRC of the complete data is unknown. Such a chunk is verified window by
+window."""
 
 GATHER_BYTES_MAX: Final = 64
-"""Maximum length of a slice that is cheaper to copy than to slice as a memoryview."""
+"""Maximum length of a slice for which a copy is cheaper than a memoryview."""
 
 TABLE_BYTES_MAX: Final = 32
 """Maximum length for which table lookups of many CRC-32Cs are faster than a call for each."""
 
 TABLE_COUNT_MIN: Final = 64
-"""Minimum number of slices of one length for which tables are faster."""
+"""Minimum number of slices of one length for which table lookups are faster than a call for
+each."""
 
 TABLE_ROWS: Final = 4_096
 """Number of slices per table lookup, whose indexes fit into the processor's cache."""
 
 
 def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
-    """Return the expected CRC of the complete data of each chunk, from its window checksums.
+    """Return the expected CRC of the complete data of each chunk, computed from its window
+    checksums.
 
     The caller compares this CRC with the CRC of the data that it read (`long_crcs`). The value is
     NO_WHOLE for a chunk that must be compared window by window.
@@ -58,11 +61,11 @@ def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
 def flipped_bit(
     checksum_type: ChecksumType, length_bytes: int, expected: bytes, actual: bytes
 ) -> tuple[int, int] | None:
-    """Return (byte, bit) of the single bit flip that explains a window's wrong CRC; None if there
-    is no such bit.
+    """Return the position (byte, bit) of the single flipped bit that explains a window's wrong CRC.
 
-    Only the expected and the actual CRC are needed. Their difference depends only on the positions
-    of the changed bits, and is different for each single bit of a window. Bit 0 is a byte's lowest.
+    Return None if no single bit explains it. Bit 0 is the lowest bit of a byte. The function needs
+    only the expected and the actual CRC, because their difference depends only on the positions of
+    the changed bits, and is different for each single bit of a window.
     """
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is None or length_bytes < 1:
@@ -76,12 +79,13 @@ def flipped_bit(
 
 
 def container_checksum(algorithm: Algorithm, block_checksums: Sequence[int] | U64s) -> int:
-    """Return the root from the checksums of live blocks and tombstones by ascending block id."""
+    """Return the root of a tree, given the checksums of live blocks and tombstones in ascending
+    order of block id."""
     return FOLDS[algorithm](np.asarray(block_checksums, dtype=np.uint64).astype(">u8"))
 
 
 def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count: int) -> U64s:
-    """Return the fold of each of `count` inputs."""
+    """Return the checksum of each of the `count` inputs, computed with the tree's `algorithm`."""
     return np.fromiter(map(FOLDS[algorithm], inputs), dtype=np.uint64, count=count)
 
 
@@ -89,7 +93,7 @@ def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count:
 def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
     """Return the CRC-32C of `length_bytes` zeros, and an array of shape (length_bytes, 256).
 
-    Item (i, v) of the array is the XOR difference of this CRC if byte i has the value v.
+    If byte i has the value v instead of 0, the CRC is XORed with the item (i, v) of the array.
     """
     zeros = crc32c(bytes(length_bytes))
     changes = [
@@ -103,9 +107,9 @@ def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
 def short_crc32cs(octets: npt.NDArray[np.uint8]) -> U64s:
     """Return the CRC-32C of each row of `octets`, an array of shape (count, length).
 
-    A CRC is linear, so the effect of a byte depends only on the byte's value and position
-    (Sarwate, *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988; this function
-    has a table for each position).
+    The function looks up the effect of each byte in a table for the byte's position. This is
+    possible because a CRC is linear, so the effect depends only on the byte's value and position
+    (Sarwate, *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988).
     """
     zeros, tables = byte_tables(octets.shape[1])
     found = np.full(len(octets), zeros, dtype=np.uint32)
@@ -123,9 +127,11 @@ def fold_slices(
     starts: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
 ) -> U64s:
-    """Return the fold of each slice `data[start : start + length]`; start and length are in bytes.
+    """Return the checksum of each slice `data[start : start + length]`; start and length are in
+    bytes.
 
-    If slices have the same length, as usual, numpy cuts them in one operation.
+    The checksum is computed with the tree's `algorithm`. If all slices have the same length, which
+    is usual, numpy cuts them in one operation.
     """
     count = len(starts)
     if count == 0:

@@ -1,14 +1,14 @@
-"""Combines the CRCs of parts into the CRC of the whole: linear algebra over bits.
+"""Combines the CRCs of parts into the CRC of the whole data.
 
     crc(A ‖ B) = shift(crc(A), len(B)) ^ crc(B)
 
-`shift` multiplies by x^(8 len) modulo the polynomial. Because it is linear, a table of 256 values
-for each byte of a CRC computes it, and numpy computes many shifts with one gather and one XOR. A
-chunk's 256 window checksums are combined into the chunk's CRC in a few microseconds, so that
-verifying the chunk's bytes needs one C call instead of 256. The method is Mark Adler's
-`crc32_combine` (zlib), in columns.
+`shift` multiplies by x^(8 len) modulo the polynomial. `shift` is linear, so it can be computed with
+a table of 256 values for each byte of a CRC, and numpy computes many shifts with one gather and one
+XOR. The 256 window checksums of a chunk are combined into the chunk's CRC in a few microseconds.
+Therefore, one C call instead of 256 verifies the chunk's bytes. The method is Mark Adler's
+`crc32_combine` (zlib), applied to columns.
 
-A value is in the reflected form in which CRCs are written: bit 31 is the coefficient of x^0.
+A CRC is in the reflected form in which CRCs are written: bit 31 is the coefficient of x^0.
 """
 
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ TABLES_KEPT: Final = 8  # window sizes in use at a time; nearly always one
 class Shifts:
     """Lookup tables to combine the CRCs of parts of equal length.
 
-    A gather combines up to PARTS_PER_GATHER parts in one numpy operation. `tables` is a flat array
-    with the tables of these parts, in their order. `bases` has, for each byte of each part's CRC,
-    the start of its table in `tables`. `row` is the table that shifts a combined CRC over a
-    complete gather.
+    A gather combines the CRCs of up to PARTS_PER_GATHER parts in one numpy operation. `tables` is a
+    flat array with the tables of these parts, in their order. `bases` has, for each byte of each
+    part's CRC, the start of the byte's table in `tables`. `row` is the table that computes `shift`
+    by the length of a complete gather.
     """
 
     tables: U32s
@@ -44,9 +44,9 @@ class Shifts:
 
 
 def zero_bit(polynomial: int) -> U32s:
-    """Return the operator that updates a CRC for one zero bit appended to the data.
+    """Return the operator that computes the new CRC when one zero bit is appended to the data.
 
-    Item i is the new CRC for a CRC in which only bit i is set.
+    An operator is an array of 32 CRCs. Item i is the new CRC if only bit i of the old CRC is set.
     """
     operator = np.empty(BITS, dtype=np.uint32)
     operator[0] = polynomial
@@ -55,14 +55,16 @@ def zero_bit(polynomial: int) -> U32s:
 
 
 def apply(operator: U32s, values: U32s) -> U32s:
-    """Return, for each value, the XOR of the items of `operator` at the set bits of the value."""
+    """Apply an operator (`zero_bit`) to each value: return the XOR of the items of `operator` at
+    the set bits of the value."""
     bits = values[:, None] >> np.arange(BITS, dtype=np.uint32) & np.uint32(1)
     images: U32s = np.bitwise_xor.reduce(np.where(bits != 0, operator, np.uint32(0)), axis=1)
     return images
 
 
 def zero_bits(polynomial: int, count: int) -> U32s:
-    """Return the operator that updates a CRC for `count` zero bits appended to the data."""
+    """Return the operator (`zero_bit`) that computes the new CRC when `count` zero bits are
+    appended to the data."""
     result = np.uint32(1) << np.arange(BITS, dtype=np.uint32)  # identity
     power = zero_bit(polynomial)
     while count:
@@ -74,9 +76,10 @@ def zero_bits(polynomial: int, count: int) -> U32s:
 
 
 def tabulated(operators: U32s) -> U32s:
-    """Return the lookup tables of each operator: its result for each value of each byte of a CRC.
+    """Return the lookup tables of each operator, an array of shape (operators, 4, 256).
 
-    Shape (operators, 4, 256); byte 0 is the most significant, because CRCs are stored big-endian.
+    The tables have the operator's result for each value of each byte of a CRC. Byte 0 is the most
+    significant, because CRCs are stored big-endian.
     """
     by_byte = operators.reshape(len(operators), BYTES, 8)[:, ::-1, :]
     tables = np.zeros((len(operators), BYTES, BYTE_VALUES), dtype=np.uint32)
@@ -88,7 +91,8 @@ def tabulated(operators: U32s) -> U32s:
 
 @lru_cache(maxsize=TABLES_KEPT)
 def shifts_of(polynomial: int, part_bytes: int) -> Shifts:
-    """Return the tables for parts of `part_bytes`; computed once, in a millisecond."""
+    """Return the lookup tables for parts of `part_bytes` bytes. The tables are computed once, in a
+    millisecond."""
     step = zero_bits(polynomial, 8 * part_bytes)
     operators = np.empty((PARTS_PER_GATHER + 1, BITS), dtype=np.uint32)
     operators[-1] = zero_bits(polynomial, 0)
@@ -101,21 +105,22 @@ def shifts_of(polynomial: int, part_bytes: int) -> Shifts:
 
 @lru_cache(maxsize=TABLES_KEPT)
 def tail_table(polynomial: int, tail_bytes: int) -> U32s:
-    """Return the table that shifts a CRC over a shorter last part."""
+    """Return the lookup table of `shift` by `tail_bytes`, the length of the last part."""
     return tabulated(zero_bits(polynomial, 8 * tail_bytes)[None, :]).reshape(BYTES, BYTE_VALUES)
 
 
 def shifted(table: U32s, crcs: U32s) -> U32s:
-    """Return each CRC shifted by the operator that `table` tabulates."""
+    """Return `shift` of each CRC, computed with the lookup table `table`."""
     octets = crcs.astype(">u4").view(np.uint8).reshape(len(crcs), BYTES)
     moved: U32s = np.bitwise_xor.reduce(table[np.arange(BYTES), octets], axis=1)
     return moved
 
 
 def combined(polynomial: int, crcs: bytes, *, part_bytes: int, length_bytes: int) -> int:
-    """Return the CRC of `length_bytes` of data from the CRCs of its parts of `part_bytes` each.
+    """Return the CRC of `length_bytes` bytes of data, given the CRCs of its parts of `part_bytes`
+    bytes each.
 
-    `crcs` has 4 bytes per part, big-endian; the last part may be short. Raise ValueError if the
+    `crcs` has 4 bytes per part, big-endian. The last part may be shorter. Raise ValueError if the
     number of CRCs does not match the length.
     """
     each = combined_each(polynomial, [crcs], part_bytes=part_bytes, length_bytes=length_bytes)
@@ -127,8 +132,8 @@ def combined_each(
 ) -> list[int]:
     """Return the result of `combined` for each item of `crcs`.
 
-    All items describe data of the same length, and are computed in one pass while the tables are in
-    the processor's cache. Raise ValueError if a number of CRCs does not match the length.
+    All items must describe data of the same length. They are computed together while the tables are
+    in the processor's cache. Raise ValueError if the number of CRCs does not match the length.
     """
     full_count, tail_bytes = divmod(length_bytes, part_bytes)
     row_bytes = BYTES * (full_count + (tail_bytes > 0))
@@ -157,10 +162,11 @@ def combined_each(
 
 @lru_cache(maxsize=1)
 def bit_images(polynomial: int, bit_count: int) -> U32s:
-    """Return the XOR difference that each flipped bit causes in a CRC, last byte first.
+    """Return an array with the change (XOR) of a CRC for each flipped bit of the data, the last
+    byte first.
 
-    Entry 0 is the highest bit of the last byte, entry 7 its lowest bit, and entry 8 the highest bit
-    of the byte before. All entries are different for up to 2^31 - 1 bits.
+    Entry 0 is for the highest bit of the last byte, entry 7 for its lowest bit, and entry 8 for the
+    highest bit of the byte before. All entries are different for up to 2^31 - 1 bits.
     """
     images = np.empty(bit_count, dtype=np.uint32)
     images[0] = polynomial

@@ -1,9 +1,10 @@
-"""The error of this package: stored or received bytes that fail their own check."""
+"""The error that is raised for stored or received bytes that fail their own checksum or format
+check."""
 
 
 class DamagedData(ValueError):
-    """Bytes that fail their own check.
+    """Raised for bytes that fail their own checksum or format check.
 
-    The message names the damaged object, its location and the fault. The receiver uses no part of a
-    damaged row or tree, and never treats the row or tree as empty.
+    The message names the damaged object, its location and the fault. Callers must not use any part
+    of a damaged row or tree, and must not treat it as empty.
     """

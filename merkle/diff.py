@@ -1,10 +1,10 @@
-"""Computes the differences between the local tree (`mine`) and a peer's (`theirs`), and their
-kinds.
+"""Computes the differences between the tree of the local replica (`mine`) and a peer's (`theirs`).
 
-A difference describes a possible change of the local replica only; the peer computes its own diff.
-Every difference has a kind, and every kind has an action or a reason for no action. If every
-replica applies its diffs against all others, in any order, all trees become equal, provided that a
-healthy copy of each chunk exists (tests/property/test_tree_laws.py). No I/O.
+A difference describes a possible change of the local replica only; the peer computes the
+differences for its own replica. Every difference has a kind, and every kind has an action or a
+reason for taking no action. If every replica applies its differences from all others, in any order,
+all trees become equal, provided that a healthy copy of each chunk exists
+(tests/property/test_tree_laws.py). No I/O.
 
     mine        theirs      kind
     absent      live        MISSING_BLOCK, and each of its chunks as below
@@ -13,7 +13,7 @@ healthy copy of each chunk exists (tests/property/test_tree_laws.py). No I/O.
     absent      tombstone   ADOPT_TOMBSTONE
     tombstone   live        PEER_ADOPTS
     tombstone   absent      PEER_ADOPTS
-    tombstone   tombstone   the larger checksum stands: ADOPT_TOMBSTONE or PEER_ADOPTS
+    tombstone   tombstone   the larger checksum is kept: ADOPT_TOMBSTONE or PEER_ADOPTS
 
     chunk of a block live on both sides whose checksums differ
     absent      healthy     MISSING_CHUNK
@@ -24,7 +24,7 @@ healthy copy of each chunk exists (tests/property/test_tree_laws.py). No I/O.
     unhealthy   unhealthy   BOTH_UNHEALTHY
     healthy     healthy     IRRECONCILABLE
 
-`merkle.tree_descent` finds a peer's differing chunks without the peer's complete tree.
+`merkle.tree_descent` finds the differing chunks without fetching the complete tree of the peer.
 """
 
 from bisect import bisect_left
@@ -51,7 +51,7 @@ ALIKE_MIN: Final = 8  # with fewer chunks, comparing one by one is as fast
 
 
 class SummaryComparison(StrEnum):
-    """The relation of two trees, from their summaries."""
+    """The result of a comparison of the summaries of two trees."""
 
     EQUAL = "EQUAL"
     DIFFERENT = "DIFFERENT"
@@ -60,25 +60,24 @@ class SummaryComparison(StrEnum):
 
 
 class HasRoot(Protocol):
-    """An object with a root: a `TreeSummary` or a `Tree`."""
+    """The common attributes of a `TreeSummary` and a `Tree`."""
 
     @property
     def algorithm(self) -> Algorithm:
-        """The fold algorithm."""
+        """The algorithm that combines checksums into the tree."""
 
     @property
     def root(self) -> int:
-        """The fold of all blocks, live and deleted."""
+        """The combined checksum of all blocks, live and deleted."""
 
     @property
     def tombstones_checksum(self) -> int:
-        """The fold of the ids of the deleted blocks."""
+        """The combined checksum of the ids of the deleted blocks."""
 
 
 class DifferenceKind(StrEnum):
-    """The kind of a difference, which determines the action. Only the first four kinds change the
-    local replica.
-    """
+    """The kind of a difference, which determines the action. Only the first four kinds have an
+    action that changes the local replica."""
 
     MISSING_BLOCK = "MISSING_BLOCK"  # create the block; each of its chunks is a difference, too
     MISSING_CHUNK = "MISSING_CHUNK"  # fetch the chunk
@@ -103,10 +102,11 @@ REPAIRED_KINDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference of a block; of a chunk if `mine` or `theirs` is given.
+    """A difference between two trees in one block, or in one chunk if `mine` or `theirs` is not
+    None.
 
-    `checksum` is the checksum of a tombstone: of the peer's tombstone for ADOPT_TOMBSTONE, of the
-    local one for PEER_ADOPTS. It is 0 for other kinds.
+    `checksum` is the checksum of a tombstone: of the peer's tombstone for ADOPT_TOMBSTONE, and of
+    the local tombstone for PEER_ADOPTS. It is 0 for other kinds.
     """
 
     kind: DifferenceKind
@@ -118,22 +118,21 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """All differences in the order of block id and chunk offset.
-
-    A difference of a complete block precedes the differences of its chunks.
-    """
+    """All differences between two trees, in the order of block id and chunk offset. A difference of
+    a complete block comes before the differences of its chunks."""
 
     differences: tuple[Difference, ...] = ()
 
     def counts(self) -> dict[DifferenceKind, int]:
-        """Return the number of differences of each kind that occurs."""
+        """Return the number of differences by kind, without the kinds that do not occur."""
         return dict(Counter(difference.kind for difference in self.differences))
 
 
 def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
-    """Return the relation of two trees, from their summaries.
+    """Compare two trees by their summaries.
 
-    EQUAL does not mean healthy. Therefore, callers diff a replica with unhealthy chunks anyway.
+    The result EQUAL does not mean that the replicas are healthy. Therefore, callers compute the
+    differences of a replica with unhealthy chunks even if the result is EQUAL.
     """
     if mine.algorithm != theirs.algorithm:
         return SummaryComparison.NOT_COMPARABLE
@@ -145,11 +144,11 @@ def compare(mine: HasRoot, theirs: HasRoot) -> SummaryComparison:
 
 
 def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None) -> Divergence:
-    """Return the differences of the blocks in `scope`; of all blocks if `scope` is None.
+    """Return the differences of the blocks in `scope`, or of all blocks if `scope` is None.
 
-    `theirs` may be partial (`merkle.tree_descent.partial_tree`): it must have every block of the
-    scope, and the chunks of differing blocks. Raise ValueError if the trees have different
-    algorithms.
+    `theirs` may be a part of the peer's tree (`merkle.tree_descent.partial_tree`). The part must
+    have every block of the scope, and the chunks of the differing blocks. Raise ValueError if the
+    trees have different algorithms.
     """
     if mine.algorithm != theirs.algorithm:
         raise ValueError(f"a {mine.algorithm} tree cannot be compared with {theirs.algorithm}")
@@ -164,9 +163,10 @@ def diff(mine: Tree, theirs: Tree, *, scope: Sequence[BlockRange] | None = None)
 def differing(
     mine: Tree, theirs: Tree, scope: Sequence[BlockRange] | None
 ) -> Iterator[tuple[int, int]]:
-    """Yield (index in `mine`, index in `theirs`) of each block that may differ, by ascending id.
+    """Yield the positions of each block that may differ, in ascending order of the block ids.
 
-    An index is ABSENT if its tree does not have the block.
+    The positions are a pair (index in `mine`, index in `theirs`). An index is ABSENT if the tree
+    does not have the block.
     """
     my_at, their_at = in_scope(mine.block_ids, scope), in_scope(theirs.block_ids, scope)
     my_ids, their_ids = mine.block_ids[my_at], theirs.block_ids[their_at]
@@ -189,10 +189,8 @@ def differing(
 
 
 def in_scope(block_ids: U64s, scope: Sequence[BlockRange] | None) -> Indexes | slice:
-    """Return the positions of the ids that are in one of the ascending, disjoint ranges.
-
-    Return the slice of all ids if `scope` is None.
-    """
+    """Return the positions of the ids that are in one of the ranges of `scope`. The ranges must
+    ascend and be disjoint. If `scope` is None, return the slice of all ids."""
     if scope is None:
         return slice(None)
     parts = [
@@ -206,11 +204,11 @@ def in_scope(block_ids: U64s, scope: Sequence[BlockRange] | None) -> Indexes | s
 
 
 def align(mine: U64s, theirs: U64s) -> tuple[Indexes, Indexes]:
-    """Return the indexes of the ids that are only in `mine`, and the indexes of the ids that are
-    only in `theirs`.
+    """Return the positions of the ids that are only in `mine`, and the positions of the ids that
+    are only in `theirs`.
 
-    A stable sort merges two concatenated ascending runs in a fifth of the time of a binary search
-    for each id.
+    The function sorts both lists together, because a stable sort merges two ascending lists in a
+    fifth of the time of a binary search for each id.
     """
     ids = np.sort(np.concatenate([mine, theirs]), kind="stable")
     alone = np.ones(len(ids), dtype=np.bool_)
@@ -223,7 +221,8 @@ def align(mine: U64s, theirs: U64s) -> tuple[Indexes, Indexes]:
 
 
 def indexes_of(block_ids: U64s, wanted: U64s) -> Indexes:
-    """Return the position of each id in the ascending `block_ids`, or ABSENT."""
+    """Return the position of each id of `wanted` in the ascending `block_ids`; ABSENT if the id is
+    not there."""
     if len(block_ids) == 0:
         return np.full(len(wanted), ABSENT)
     indexes = np.minimum(np.searchsorted(block_ids, wanted), len(block_ids) - 1)
@@ -231,13 +230,17 @@ def indexes_of(block_ids: U64s, wanted: U64s) -> Indexes:
 
 
 def without(column: Column, indexes: Indexes) -> Column:
-    """Return the column without the items at `indexes`; the column itself if there are none."""
+    """Return a copy of `column` without the items at `indexes`. If `indexes` is empty, return
+    `column` itself."""
     return np.delete(column, indexes) if len(indexes) else column
 
 
 def of_block(mine: Tree, my_index: int, theirs: Tree, their_index: int) -> Iterator[Difference]:
-    """Yield the differences between two trees in one block. `my_index` and `their_index` are the
-    positions of the block in the trees; ABSENT if a tree does not contain the block."""
+    """Yield the differences between two trees in one block.
+
+    `my_index` and `their_index` are the positions of the block in the trees. A position is ABSENT
+    if the tree does not contain the block.
+    """
     if my_index == ABSENT:
         yield from of_their_block(theirs, their_index)
         return
@@ -260,14 +263,14 @@ def of_block(mine: Tree, my_index: int, theirs: Tree, their_index: int) -> Itera
 
 
 def tombstone(kind: DifferenceKind, tree: Tree, index: int) -> Difference:
-    """Return a difference of `kind` with the block id and checksum of the tombstone at `index`."""
+    """Return a difference of this `kind` for the tombstone at `index` in `tree`."""
     return Difference(
         kind, BlockId(int(tree.block_ids[index])), checksum=int(tree.block_checksums[index])
     )
 
 
 def of_their_block(theirs: Tree, their_index: int) -> Iterator[Difference]:
-    """Yield the differences of a block that `mine` does not have."""
+    """Yield the differences of a block that only the peer's tree has."""
     if theirs.deleted[their_index]:
         yield tombstone(DifferenceKind.ADOPT_TOMBSTONE, theirs, their_index)
         return
@@ -282,10 +285,10 @@ def of_their_block(theirs: Tree, their_index: int) -> Iterator[Difference]:
 def of_live_block(
     block_id: BlockId, mine: Tree, my_index: int, theirs: Tree, their_index: int
 ) -> Iterator[Difference]:
-    """Yield the differences of a block that is live on both sides.
+    """Yield the differences of a block that is live in both trees.
 
-    Most differing blocks have chunks at the same offsets and differ in a few chunks. In this case
-    only the leaves of the differing chunks are created.
+    Usually, the chunks of both blocks have the same offsets, and only a few chunks differ. In this
+    case, only the leaves of the differing chunks are created.
     """
     my_chunks, their_chunks = mine.chunks_of(my_index), theirs.chunks_of(their_index)
     my_spans, their_spans = mine.chunk_spans[my_chunks], theirs.chunk_spans[their_chunks]
@@ -305,7 +308,8 @@ def of_live_block(
 
 
 def are_cut_alike(mine: U64s, theirs: U64s) -> bool:
-    """Return True if two blocks have chunks at the same offsets, without overlaps."""
+    """Return True if the chunks of two blocks have the same offsets and lengths, and do not
+    overlap."""
     if not np.array_equal(mine >> np.uint64(1), theirs >> np.uint64(1)):
         return False
     offsets = mine >> np.uint64(OFFSET_SHIFT)
@@ -316,7 +320,8 @@ def are_cut_alike(mine: U64s, theirs: U64s) -> bool:
 def of_chunks(
     block_id: BlockId, mine: Sequence[Leaf], theirs: Sequence[Leaf]
 ) -> Iterator[Difference]:
-    """Yield the differences of two lists of chunks, each by ascending offset."""
+    """Yield the differences between the chunks of one block in two trees. Both lists must be in
+    ascending order of offset."""
     my_leaves = {leaf.offset: leaf for leaf in mine}
     their_leaves = {leaf.offset: leaf for leaf in theirs}
     healthy = [leaf for leaf in mine if leaf.healthy]
@@ -345,8 +350,8 @@ def farther(one: Leaf, other: Leaf) -> Leaf:
 
 
 def kind_of(mine: Leaf | None, theirs: Leaf) -> DifferenceKind | None:
-    """Return the kind of difference of two chunks at one offset; None if the local chunk is healthy
-    and the checksums are equal."""
+    """Return the kind of the difference between two chunks at the same offset. Return None if the
+    local chunk is healthy and the checksums are equal."""
     if mine is None:
         return DifferenceKind.MISSING_CHUNK if theirs.healthy else DifferenceKind.PEER_UNHEALTHY
     if not mine.healthy:

@@ -1,4 +1,4 @@
-"""Loads Intel's ISA-L, for erasure codes and for the CRC-32 of data that Ozone's clients write.
+"""Loads Intel's library ISA-L, which computes erasure codes and the CRC-32 of Ozone's clients.
 
 The wheel of pyeclib contains the library. If pyeclib was built from source, the library of the
 system is used.
@@ -17,7 +17,7 @@ LIBRARY: Final = "libisal"
 
 @cache
 def isal_library() -> ctypes.CDLL | None:
-    """Return the library, loaded on first use; None if it is not installed."""
+    """Return the library, which is loaded on the first call. Return None if it is not installed."""
     for path in _candidates():
         with suppress(OSError):
             return ctypes.CDLL(path)
@@ -25,7 +25,8 @@ def isal_library() -> ctypes.CDLL | None:
 
 
 def _candidates() -> Iterator[str]:
-    """Yield possible places of the library: beside pyeclib, then the system's."""
+    """Yield possible paths of the library: the path in the package pyeclib, then the path of the
+    system's library."""
     for file in metadata.files("pyeclib") or ():
         if file.name.startswith(LIBRARY):
             yield str(file.locate())

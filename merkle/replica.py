@@ -34,7 +34,7 @@ assert WINDOW_BYTES_MIN <= WINDOW_BYTES_DEFAULT <= WINDOW_BYTES_MAX
 
 
 class ReplicaState(StrEnum):
-    """State of a replica, as its datanode records it. The names are Ozone's."""
+    """The state of a replica, as its datanode stores it. The names are Ozone's."""
 
     OPEN = "OPEN"
     CLOSING = "CLOSING"
@@ -46,7 +46,8 @@ class ReplicaState(StrEnum):
 
 
 WRITABLE_STATES: Final = frozenset({ReplicaState.OPEN, ReplicaState.RECOVERING})
-"""States in which a client may write; not in CLOSING, because the close has begun."""
+"""States in which a client may write to the replica. In CLOSING, the close has begun, so clients
+must not write."""
 
 TREE_STATES: Final = frozenset(
     {ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY}
@@ -55,7 +56,8 @@ TREE_STATES: Final = frozenset(
 
 
 class ChecksumType(IntEnum):
-    """Algorithm of the window checksums. Wire and disk use the numbers, which are Ozone's."""
+    """The algorithm of the window checksums. The numbers are Ozone's, and are used on the wire and
+    on disk."""
 
     NONE = 1
     CRC32 = 2
@@ -65,10 +67,11 @@ class ChecksumType(IntEnum):
 
 
 class ChunkInfo(NamedTuple):
-    """A chunk as its writer described it: `[offset, offset + length_bytes)` of the block.
+    """A chunk as its writer described it: the bytes `[offset, offset + length_bytes)` of its block.
 
-    `window_checksums` holds one value per window of `bytes_per_checksum` bytes, concatenated: 4
-    bytes big-endian for CRC32 and CRC32C, 32 raw bytes for SHA256, 16 for MD5, none for NONE.
+    `window_checksums` has one checksum per window of `bytes_per_checksum` bytes, concatenated. A
+    checksum has 4 bytes, big-endian, for CRC32 and CRC32C; 32 bytes for SHA256; 16 bytes for MD5;
+    and no bytes for NONE.
     """
 
     offset: int
@@ -85,10 +88,8 @@ class ChunkInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BlockData:
-    """A committed block: its chunks by ascending offset, without holes, and its commit id.
-
-    `metadata` comes from the client, for instance the block's key.
-    """
+    """A committed block: its chunks in ascending order of offset, without gaps, and its commit id.
+    `metadata` has (key, value) pairs from the client, for instance the block's key."""
 
     block_id: BlockId
     bcsid: Bcsid
@@ -97,9 +98,9 @@ class BlockData:
 
     @property
     def length_bytes(self) -> int:
-        """Bytes of the block: the end of its last chunk."""
+        """Number of bytes of the block: the end of its last chunk."""
         return self.chunks[-1].end if self.chunks else 0
 
     def chunk_at(self, offset: int) -> ChunkInfo | None:
-        """Return the chunk that begins at `offset`; None if no chunk does."""
+        """Return the chunk that begins at `offset`, or None."""
         return next((chunk for chunk in self.chunks if chunk.offset == offset), None)

@@ -1,16 +1,17 @@
-"""Window checksums by a second implementation, which shares no code with the first.
+"""Computes window checksums with a second implementation, which shares no code with the first.
 
-A scan reports data as corrupt only if two independent implementations (witnesses) agree (invariant
-I3). A scan uses this implementation only after the first one has reported a mismatch.
+A scan reports data as corrupt only if two independent implementations (witnesses) compute the same
+wrong checksum (invariant I3). A scan uses this implementation only after the first one has reported
+a mismatch.
 
     type            first witness             this one
     CRC32C          crc32c, awscrt            ISA-L
     CRC32           zlib, ISA-L               awscrt
     SHA256, MD5     hashlib through OpenSSL   the C code that Python carries itself
 
-A library for CRCs must first agree with crcmod on random data, once in each process. crcmod uses
-only tables and no special instructions, and takes ten times as long. crcmod is used in place of a
-library that is missing or does not agree.
+In each process, a library for CRCs is first compared with crcmod on random data. crcmod uses only
+tables and no special instructions, and takes ten times as long. If a library is missing, or its
+results differ from those of crcmod, crcmod is used instead.
 """
 
 import ctypes
@@ -29,23 +30,24 @@ from merkle.replica import ChecksumType
 
 Crc: TypeAlias = Callable[[Any], int]
 WindowCrcs: TypeAlias = Callable[[Buffer, int], list[int]]
-"""Function that returns the CRCs of all windows of data; its second argument is the size of a
-window in bytes."""
+"""A function that returns the CRCs of all windows of some data. Its second argument is the size of
+a window in bytes."""
 
 
 CRC_NAMES: Final = {ChecksumType.CRC32: "crc-32", ChecksumType.CRC32C: "crc-32c"}
 ALL_ONES: Final = 0xFFFF_FFFF
 CHECKED_BYTES: Final = 100_003
 CHECKED_WINDOWS_BYTES: Final = (64, 255, 1_024, 4_095, 16_384, CHECKED_BYTES)
-"""Window sizes for the comparison of a library with crcmod, among them the sizes at which libraries
-switch between tables and instructions. The last window of the data is short."""
+"""Window sizes for the comparison of a library with crcmod. They include the sizes at which
+libraries switch between tables and special instructions. The last window of the data is shorter."""
 
 
 def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
     """Return Python's own implementation of a hashlib algorithm.
 
-    If Python was built without this code (some FIPS builds), return OpenSSL's implementation. Such
-    a host cannot distinguish a faulty OpenSSL from a faulty disk for this checksum type.
+    Some builds of Python (for instance FIPS builds) lack this code. For them, return OpenSSL's
+    implementation. On such a host, a faulty OpenSSL cannot be distinguished from a faulty disk for
+    this checksum type.
     """
     for module in modules:
         try:
@@ -66,12 +68,13 @@ CONSTRUCTORS: Final[dict[ChecksumType, Callable[..., Any]]] = {
 
 
 def each_window(crc: Crc) -> WindowCrcs:
-    """Return a function that calls `crc` for each window."""
+    """Return a function that calls `crc` for each window of its data."""
     return lambda data, window_bytes: [crc(window) for window in slices_of(data, window_bytes)]
 
 
 def isal_crc32cs() -> WindowCrcs | None:
-    """Return a function that computes the CRC-32C of each window with ISA-L; None without ISA-L."""
+    """Return a function that computes the CRC-32C of each window with ISA-L. Return None if ISA-L
+    is not installed."""
     library = isal_library()
     if library is None:
         return None
@@ -103,10 +106,10 @@ LIBRARIES: Final[dict[ChecksumType, Callable[[], WindowCrcs | None]]] = {
 
 @cache
 def witness_crcs(checksum_type: ChecksumType) -> WindowCrcs:
-    """Return the second witness's function for the CRCs of windows.
+    """Return the second implementation's function that computes the CRCs of windows.
 
-    Return the library's function if the library agrees with crcmod on random data, and crcmod's
-    function otherwise.
+    It is the function of a library if its results on random data equal those of crcmod. Otherwise
+    it is crcmod's function.
     """
     reference, crcs = each_window(CRCS[checksum_type]), LIBRARIES[checksum_type]()
     data = hashlib.shake_128(b"witness").digest(CHECKED_BYTES)  # as good as random
@@ -116,9 +119,10 @@ def witness_crcs(checksum_type: ChecksumType) -> WindowCrcs:
 
 
 def witness_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data: Buffer) -> bytes:
-    """Return the concatenated checksums of all windows of `data`, by the second implementation.
+    """Return the concatenated checksums of all windows of `data`, computed by the second
+    implementation.
 
-    Correct results are equal to those of `merkle.checksum.window_checksums`.
+    On a host without faults, the result equals that of `merkle.checksum.window_checksums`.
     """
     if checksum_type is ChecksumType.NONE:
         return b""
@@ -130,11 +134,11 @@ def witness_checksums(checksum_type: ChecksumType, bytes_per_checksum: int, data
 
 
 def witness_is_native() -> bool:
-    """Return True if crcmod runs as C.
+    """Return True if crcmod uses its C extension.
 
-    Without its C extension, crcmod falls back to Python code, which is 40 times slower, without a
-    warning. Scans that use crcmod in the place of a missing library are then slow. Programs that
-    use this module report the fallback at their start.
+    Without the C extension, crcmod uses Python code, which is 40 times slower, and gives no
+    warning. Scans that use crcmod instead of a missing library are then slow. Therefore, programs
+    that use this module log a warning at their start.
     """
     # The package rebinds the name of this submodule to itself, so a plain import does not work.
     return bool(import_module("crcmod.crcmod")._usingExtension)

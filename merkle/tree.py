@@ -6,12 +6,12 @@
                │   └─ 4 .. 8 MiB
                └─ 23 deleted        tombstone: keeps the block's checksum, has no chunks
 
-A container has a thousand large chunks or half a million small blocks. Therefore the columns are
-numpy arrays, with 37 bytes for a block of one chunk, and a `Leaf` is created only on request. A
-tree is immutable; operations return a new tree.
+"Fold" means the checksum of a list of checksums. A container has a thousand large chunks or half a
+million small blocks. Therefore, the columns are numpy arrays, with 37 bytes for a block of one
+chunk, and a `Leaf` is created only on request. A tree is immutable; operations return a new tree.
 
-The folds are in `merkle.checksum`, the file format in `merkle.tree_codec`. docs/DISK_FORMAT.md
-describes every column.
+The checksums are computed in `merkle.checksum`, and `merkle.tree_codec` has the file format.
+docs/DISK_FORMAT.md describes every column.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,8 @@ from merkle.tree_summary import TreeSummary
 
 
 class Leaf(NamedTuple):
-    """A chunk as it is on disk, with its health: `[offset, offset + length_bytes)` of its block."""
+    """A chunk as it is on disk: the bytes `[offset, offset + length_bytes)` of its block. `healthy`
+    is False if its data differs from the written data."""
 
     offset: int
     length_bytes: int
@@ -53,12 +54,14 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tree:
-    """The tree of one replica. `merkle.tree_building` builds one from chunks or rows.
+    """The tree of one replica. `merkle.tree_building` builds a tree from chunks or rows.
 
-    Columns of blocks, by ascending id: `block_ids`, `block_checksums`, `deleted`; block i has the
-    chunks `chunk_starts[i]` up to `chunk_starts[i + 1]`. Columns of chunks: `chunk_spans`,
-    `chunk_checksums`. `generation` grows with every tree that the store keeps; a scan's result may
-    replace the stored tree only if the stored generation has not changed since the scan started.
+    The columns `block_ids`, `block_checksums` and `deleted` have one value per block, in ascending
+    order of the ids. Block i has the chunks from `chunk_starts[i]` up to, but not including,
+    `chunk_starts[i + 1]`. The columns `chunk_spans` and `chunk_checksums` have one value per chunk.
+    `generation` is a number that grows with every tree that the datanode stores for the replica.
+    The result of a scan may replace the stored tree only if the stored generation has not changed
+    since the scan started.
     """
 
     algorithm: Algorithm
@@ -91,10 +94,10 @@ class Tree:
         chunk_healthy: Sequence[bool] | npt.NDArray[np.bool_],
         generation: int = 0,
     ) -> "Tree":
-        """Return the tree of columns that a peer sent.
+        """Return the tree of the columns that a peer sent.
 
-        Raise DamagedData if the columns are invalid, or if a live block's checksum is not the fold
-        of its leaves.
+        Raise DamagedData if the columns are invalid, or if a live block's checksum does not match
+        its leaves.
         """
         counts = np.asarray(chunk_counts, dtype=np.int64)
         sizes = {len(chunk_offsets), len(chunk_lengths), len(chunk_checksums), len(chunk_healthy)}
@@ -137,27 +140,27 @@ class Tree:
 
     @property
     def chunk_offsets(self) -> U64s:
-        """Offsets of the chunks; computed on request."""
+        """Offset of each chunk in its block. The array is computed on each access."""
         return self.chunk_spans >> np.uint64(OFFSET_SHIFT)
 
     @property
     def chunk_lengths(self) -> npt.NDArray[np.uint32]:
-        """Lengths of the chunks; computed on request."""
+        """Length of each chunk in bytes. The array is computed on each access."""
         return (self.chunk_spans >> np.uint64(1) & np.uint64(LENGTH_MASK)).astype(np.uint32)
 
     @property
     def chunk_healthy(self) -> npt.NDArray[np.bool_]:
-        """Array with True for each healthy chunk; computed on request."""
+        """True for each healthy chunk. The array is computed on each access."""
         return (self.chunk_spans & np.uint64(1)).astype(np.bool_)
 
     @property
     def chunk_counts(self) -> npt.NDArray[np.int64]:
-        """Number of chunks of each block; computed on request."""
+        """Number of chunks of each block. The array is computed on each access."""
         starts = self.chunk_starts.astype(np.int64)
         return starts[1:] - starts[:-1]
 
     def columns(self) -> tuple[Column, ...]:
-        """Return every array of the tree; the sum of their nbytes is its memory use."""
+        """Return every array of the tree. The sum of their sizes is the tree's memory use."""
         return (
             self.block_ids,
             self.block_checksums,
@@ -168,7 +171,7 @@ class Tree:
         )
 
     def summary(self) -> TreeSummary:
-        """Return the root, generation and counts of this tree, for a report."""
+        """Return the summary of this tree for a report: root, generation and counts."""
         tombstone_count = self.tombstone_count
         return TreeSummary(
             algorithm=self.algorithm,
@@ -180,12 +183,12 @@ class Tree:
         )
 
     def tombstones(self) -> dict[BlockId, int]:
-        """Return the checksums of the deleted blocks by block id."""
+        """Return the checksum of each deleted block, by block id."""
         dead = self.block_ids[self.deleted].tolist()
         return dict(zip(dead, self.block_checksums[self.deleted].tolist(), strict=True))
 
     def index_of(self, block_id: int) -> int:
-        """Return the block's index in the columns, -1 if it is not in the tree."""
+        """Return the position of a block in the columns; -1 if the tree does not have the block."""
         index = int(np.searchsorted(self.block_ids, np.uint64(block_id)))
         found = index < len(self.block_ids) and int(self.block_ids[index]) == block_id
         return index if found else -1
@@ -199,12 +202,13 @@ class Tree:
         return leaf_of(int(self.chunk_spans[index]), int(self.chunk_checksums[index]))
 
     def leaves(self, block_id: int) -> list[Leaf]:
-        """Return the chunks of a block by offset; empty for a tombstone or an unknown block."""
+        """Return the chunks of a block in the order of offset. Return an empty list for a tombstone
+        or an unknown block."""
         index = self.index_of(block_id)
         return [] if index < 0 else self.leaves_at(index)
 
     def leaves_at(self, index: int) -> list[Leaf]:
-        """Return the chunks of the block at `index` by offset."""
+        """Return the chunks of the block at the position `index`, in the order of offset."""
         chunks = self.chunks_of(index)
         spans, checksums = self.chunk_spans[chunks].tolist(), self.chunk_checksums[chunks].tolist()
         return [
@@ -218,11 +222,13 @@ class Tree:
         return self.block_ids[np.unique(self.block_of(chunks))]
 
     def block_of(self, chunks: Column) -> npt.NDArray[np.int64]:
-        """Return, for each chunk index in `chunks`, the index of the block of this chunk."""
+        """Return, for each chunk position in `chunks`, the position of the block that has the
+        chunk."""
         return np.searchsorted(self.chunk_starts, chunks, side="right") - 1
 
     def select(self, block_ids: Iterable[int] | U64s) -> "Tree":
-        """Return a tree of the given blocks, ignoring ids that this tree does not have."""
+        """Return a tree with only the given blocks. Ids that this tree does not have are
+        ignored."""
         wanted = u64s(block_ids if isinstance(block_ids, np.ndarray) else list(block_ids))
         return select_blocks(self, np.flatnonzero(np.isin(self.block_ids, wanted)))
 
@@ -231,7 +237,8 @@ class Tree:
         return replace(self, generation=generation)
 
     def verify(self) -> None:
-        """Raise DamagedData if a live block or the root is not the fold of its children."""
+        """Raise DamagedData if the checksum of a live block does not match its chunks, or if the
+        root does not match the blocks."""
         live = ~self.deleted
         folded = fold_blocks(
             self.algorithm,
@@ -267,7 +274,8 @@ class Tree:
 
 
 def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
-    """Return `tree` with tombstones for `block_ids`, including blocks that it does not have."""
+    """Return a tree in which the blocks `block_ids` are tombstones, including blocks that `tree`
+    does not have."""
     if len(block_ids) == 0:
         return tree
     rest = select_blocks(tree, np.flatnonzero(~np.isin(tree.block_ids, block_ids)))
@@ -287,7 +295,7 @@ def with_tombstones(tree: Tree, *, block_ids: U64s, checksums: U64s) -> Tree:
 
 
 def select_blocks(tree: Tree, indexes: npt.NDArray[np.intp]) -> Tree:
-    """Return a tree with only the blocks at `indexes`, which must ascend."""
+    """Return a tree with only the blocks at the positions `indexes`, which must ascend."""
     counts = tree.chunk_counts[indexes]
     starts = tree.chunk_starts[:-1][indexes].astype(np.int64)
     chunks = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
@@ -314,9 +322,8 @@ def compose(
     chunk_spans: U64s,
     chunk_checksums: U64s,
 ) -> Tree:
-    """Return the tree of these columns, and compute its root. Raise DamagedData if the shapes of
-    the columns do not match.
-    """
+    """Return a tree with these columns, and compute its root. Raise DamagedData if the lengths of
+    the columns do not match."""
     starts = np.zeros(len(chunk_counts) + 1, dtype=np.uint32)
     np.cumsum(chunk_counts, out=starts[1:])
     check_shape(block_ids, block_checksums, deleted, starts, chunk_spans, chunk_checksums)
@@ -335,5 +342,6 @@ def compose(
 
 
 def leaf_of(span: int, checksum: int) -> Leaf:
-    """Return the leaf with this checksum. `span` has its offset, length and health."""
+    """Return the leaf with this checksum. `span` is an integer that contains the offset, the length
+    and the health of the chunk."""
     return Leaf(span >> OFFSET_SHIFT, span >> 1 & LENGTH_MASK, checksum, bool(span & 1))

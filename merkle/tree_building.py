@@ -1,4 +1,5 @@
-"""Builds a tree: from chunks as a scan reads them, or from trusted rows."""
+"""Builds a tree, either from chunks in the order in which a scan reads them, or from rows of the
+index."""
 
 from array import array
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ from merkle.tree_columns import (
 
 
 class TreeBuilder:
-    """Builds a tree chunk by chunk, as a scan reads them."""
+    """Builds a tree chunk by chunk, in the order in which a scan reads the chunks."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
@@ -37,7 +38,7 @@ class TreeBuilder:
         self._tombstones: dict[int, int] = {}
 
     def add_block(self, block_id: int) -> None:
-        """Begin the next block. Ids must ascend."""
+        """Begin the next block. Raise ValueError if its id is not greater than the previous id."""
         if self._block_ids and block_id <= self._block_ids[-1]:
             raise ValueError(f"block {block_id} after block {self._block_ids[-1]}: ids must ascend")
         if not 0 <= block_id <= ID_MAX:
@@ -46,8 +47,8 @@ class TreeBuilder:
         self._chunk_counts.append(0)
 
     def add_blocks(self, block_ids: U64s, counts: Column, spans: U64s, leaves: U64s) -> None:
-        """Add the next blocks as columns: the number of chunks of each, and their spans and
-        leaves."""
+        """Add several blocks. `counts` has the number of chunks of each block; `spans` and `leaves`
+        have the span (offset, length and health) and the leaf of each chunk."""
         if len(block_ids):
             self.add_block(int(block_ids[0]))
             self._chunk_counts[-1] = int(counts[0])
@@ -59,12 +60,14 @@ class TreeBuilder:
     def add_chunk(
         self, offset: int, length_bytes: int, window_checksums: bytes, healthy: bool = True
     ) -> None:
-        """Add the next chunk of the current block, from the checksums of its bytes."""
+        """Add the next chunk of the current block. `window_checksums` are the checksums of its
+        bytes."""
         checksum = leaf_checksum(self._algorithm, offset, length_bytes, window_checksums)
         self.add_leaf(Leaf(offset, length_bytes, checksum, healthy))
 
     def add_leaf(self, leaf: Leaf) -> None:
-        """Add the next chunk of the current block by its leaf."""
+        """Add the next chunk of the current block, given its leaf. Raise ValueError if its offset
+        is not greater than the previous offset, or exceeds a limit."""
         if not self._block_ids:
             raise ValueError(f"chunk at {leaf.offset} before any block")
         if not (0 <= leaf.offset < 1 << OFFSET_BITS and 0 <= leaf.length_bytes <= LENGTH_MASK):
@@ -79,11 +82,12 @@ class TreeBuilder:
         self._checksums.append(leaf.checksum)
 
     def add_tombstone(self, block_id: int, checksum: int) -> None:
-        """Add a deleted block, at any time. The tombstone replaces a live block of the same id."""
+        """Add a deleted block. The method may be called at any time. The tombstone replaces a live
+        block with the same id."""
         self._tombstones[block_id] = checksum
 
     def build(self, generation: int = 0) -> Tree:
-        """Return the tree of everything that was added."""
+        """Return the tree of all added blocks, chunks and tombstones."""
         ids, leaves = u64s(self._block_ids), u64s(self._checksums)
         counts = np.array(self._chunk_counts, dtype=np.int64)
         return build_live(
@@ -105,12 +109,12 @@ def build_from_rows(
     algorithm: Algorithm,
     generation: int = 0,
 ) -> Tree:
-    """Return the tree that these rows (`merkle.blockrow`) describe. The rows must be in ascending
-    order of block ids.
+    """Return the tree of the blocks that these rows (`merkle.blockrow`) describe.
 
-    All chunks of the tree are healthy. If a block has both a row and a tombstone, the tombstone is
-    used, because the delete had not yet removed the row. Raise DamagedData if a row is damaged, and
-    ValueError if the rows are not in order.
+    The rows must be in ascending order of block ids. All chunks of the tree are healthy. If a block
+    has both a row and a tombstone, the tombstone is used, because a delete writes the tombstone
+    before it removes the row. Raise DamagedData if a row is damaged, and ValueError if the rows are
+    not in order.
     """
     ids, checksums, counts, spans, leaves = [], [], [], [], []
     for batch_ids, batch_rows in batches(rows):
@@ -143,8 +147,8 @@ def build_live(
     chunk_checksums: U64s,
     tombstones: Mapping[Any, int],
 ) -> Tree:
-    """Return the tree of these live blocks and the tombstones. Raise ValueError if the block ids do
-    not ascend."""
+    """Return the tree of these live blocks and tombstones. Raise ValueError if the block ids do not
+    ascend."""
     if (block_ids[1:] <= block_ids[:-1]).any():
         raise ValueError("block ids must ascend")
     tree = compose(

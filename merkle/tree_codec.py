@@ -1,14 +1,14 @@
-"""Encodes a tree as the bytes of its `.tree` file.
+"""Encodes a tree as the content of its `.tree` file, and decodes it.
 
     ┌ 64 bytes  magic, version, algorithm, container id, generation, root, counts
     ├ the columns as memory holds them, the widest first: each begins aligned to its items
     ├ zeros up to a word
     └ XXH3-64 of all before
 
-Decoding copies no data: the columns are views of the input. It raises DamagedData if the file's
-checksum is wrong, or if the file is of another container or an unknown version. It does not fold
-the blocks again (`Tree.verify` does), because the file's checksum proves that the file is
-unchanged. docs/DISK_FORMAT.md describes the layout of the file.
+Decoding copies no data: the columns of the tree are views of the input. Decoding raises DamagedData
+if the file's checksum is wrong, or if the file is of another container or an unknown version. It
+does not compute the checksums of the blocks again (`Tree.verify` does), because the file's checksum
+proves that the file is unchanged. docs/DISK_FORMAT.md describes the layout of the file.
 """
 
 import struct
@@ -49,7 +49,7 @@ class Header:
 
     @property
     def layout(self) -> tuple[tuple[str, str, int], ...]:
-        """Name, item type and length of each column, in the order of the file."""
+        """Name, numpy type and length of each column, in the order of the file."""
         return (
             ("block_ids", "<u8", self.row_count),
             ("block_checksums", "<u8", self.row_count),
@@ -61,12 +61,12 @@ class Header:
 
     @property
     def columns_bytes(self) -> int:
-        """Bytes of all columns, without padding."""
+        """Number of bytes of all columns, without padding."""
         return sum(np.dtype(item).itemsize * count for _, item, count in self.layout)
 
 
 def encode_tree(tree: Tree, container_id: ContainerId) -> bytes:
-    """Return the content of the `.tree` file for `tree`."""
+    """Return the content of the `.tree` file of `tree`."""
     header = Header(
         tree.algorithm,
         container_id,
@@ -82,7 +82,7 @@ def encode_tree(tree: Tree, container_id: ContainerId) -> bytes:
 
 
 def pack_header(header: Header) -> bytes:
-    """Return the first 64 bytes of the file."""
+    """Return the header as the first 64 bytes of a tree file."""
     return HEADER.pack(
         MAGIC,
         VERSION,
@@ -98,9 +98,9 @@ def pack_header(header: Header) -> bytes:
 
 
 def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
-    """Return the tree in `data`. Its columns are views of `data`, which the caller must not change.
+    """Return the tree that is encoded in `data`. Raise DamagedData if the data is damaged.
 
-    Raise DamagedData if the file is damaged.
+    The columns of the tree are views of `data`, which the caller must not change.
     """
     view = memoryview(data).cast("B")
     header = read_header(view, container_id)
@@ -116,15 +116,15 @@ def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
 
 
 def stored_bytes(head: Buffer, container_id: ContainerId) -> int:
-    """Return the length of a file that begins with `head`. Raise DamagedData if `head` is
+    """Return the length of the tree file that begins with `head`. Raise DamagedData if `head` is
     invalid."""
     columns_bytes = read_header(memoryview(head).cast("B"), container_id).columns_bytes
     return HEADER.size + columns_bytes + -columns_bytes % WORD_BYTES + TRAILER.size
 
 
 def read_header(view: memoryview, container_id: ContainerId) -> Header:
-    """Return the header of a tree file. Raise DamagedData if it is not a tree of this container and
-    of a known version."""
+    """Return the header of a tree file. Raise DamagedData if the file is not a tree of this
+    container, or has an unknown version."""
     if len(view) < HEADER.size + TRAILER.size:
         raise damaged(container_id, f"{len(view)} bytes are too few")
     magic, version, code, _, stored_id, *numbers = HEADER.unpack_from(view)
@@ -138,7 +138,7 @@ def read_header(view: memoryview, container_id: ContainerId) -> Header:
 
 
 def read_columns(view: memoryview, header: Header) -> dict[str, Column]:
-    """Return the columns by name, without a copy."""
+    """Return the columns of a tree file by name. The columns are views of `view`."""
     columns = {}
     start = HEADER.size
     for name, item, count in header.layout:
@@ -148,7 +148,8 @@ def read_columns(view: memoryview, header: Header) -> dict[str, Column]:
 
 
 def check_content(columns: dict[str, Column], header: Header) -> Tree:
-    """Return the tree of the columns. Raise DamagedData if their content is invalid."""
+    """Return the tree with these columns. Raise DamagedData if the columns are invalid or do not
+    match the root in the header."""
     tree = Tree(
         algorithm=header.algorithm,
         generation=header.generation,
@@ -165,5 +166,5 @@ def check_content(columns: dict[str, Column], header: Header) -> Tree:
 
 
 def damaged(container_id: ContainerId, what: str) -> DamagedData:
-    """Return a DamagedData error that names the tree."""
+    """Return a DamagedData error whose message names the container of the tree."""
     return DamagedData(f"tree of container {container_id}: {what}")

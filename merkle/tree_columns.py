@@ -1,4 +1,5 @@
-"""Functions over the columns of a tree (`merkle.tree`): pack, fold, and check consistency."""
+"""Functions on the columns of a tree (`merkle.tree`), which pack values, compute checksums and
+check consistency."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
@@ -24,8 +25,9 @@ assert BLOCK_BYTES_MAX < 1 << OFFSET_BITS, "a chunk's offset must fit its span"
 
 
 def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> U64s:
-    """Return offset, length and health of each chunk as one word. Raise DamagedData if an offset or
-    length exceeds its limit.
+    """Return the offset, the length and the health of each chunk, packed into one 64-bit integer.
+
+    Raise DamagedData if an offset or length exceeds its limit.
     """
     if (offsets >> np.uint64(OFFSET_BITS)).any() or (lengths_bytes > LENGTH_MASK).any():
         raise DamagedData("a chunk's offset or length is not possible")
@@ -34,7 +36,7 @@ def spans_of(offsets: U64s, lengths_bytes: U64s, healthy: Column | np.bool_) -> 
 
 
 def fold_leaves(algorithm: Algorithm, columns: RowColumns) -> U64s:
-    """Return the leaf of each chunk of the rows, as `leaf_checksum` computes it."""
+    """Return the leaf of each chunk of the rows. The result equals that of `leaf_checksum`."""
     skipped_bytes = 0 if folds_position(algorithm) else POSITION.size
     return fold_slices(
         algorithm,
@@ -50,8 +52,8 @@ def fold_blocks(
     chunk_counts: npt.NDArray[np.int64],
     leaves: U64s,
 ) -> U64s:
-    """Return the checksum of each block, as `block_checksum` computes it. `leaves` has the leaves
-    of all blocks in order."""
+    """Return the checksum of each block. The result equals that of `block_checksum`. `leaves` has
+    the leaves of all blocks in order."""
     words = np.empty(len(block_ids) + len(leaves), dtype=">u8")
     sizes = chunk_counts + 1
     heads = np.cumsum(sizes) - sizes
@@ -72,8 +74,8 @@ def check_shape(
 ) -> None:
     """Raise DamagedData if the columns of a tree are inconsistent.
 
-    Their lengths must match, block ids and the offsets of a block's chunks must ascend, and a
-    tombstone must have no chunks.
+    The lengths of the columns must match, the block ids and the offsets of a block's chunks must
+    ascend, and a tombstone must have no chunks.
     """
     count = len(block_ids)
     lengths = (len(block_checksums), len(deleted), len(chunk_starts) - 1)
@@ -98,10 +100,12 @@ def check_shape(
 
 
 def concatenate(parts: list[Column], dtype: type[np.generic]) -> Column:
-    """Return the parts as one column; an empty column if there are no parts."""
+    """Return the parts as one column. Return an empty column of type `dtype` if there are no
+    parts."""
     return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
 
 def u64s(values: Sequence[int] | Column) -> U64s:
-    """Return a copy of the values as uint64, because a tree makes its arrays read-only."""
+    """Return a copy of the values as an array of uint64. The copy is needed, because a tree makes
+    its arrays read-only."""
     return np.array(values, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Descends from differing roots to the differing chunks, without a peer's complete tree.
+"""Finds the differing chunks of two replicas without fetching the complete tree of the peer.
 
     level    the peer returns          for
     ROOT     the summary               the tree; the descent ends if the summaries are equal
@@ -6,9 +6,10 @@
     BLOCKS   one row per block         the ranges that differ
     CHUNKS   the chunks                the blocks that differ
 
-Both sides compute the checksums of the same ranges of block ids, so that replicas with different
-blocks can be compared. The traffic depends on the damage: for ten damaged blocks among half a
-million, the peer sends a thousand range checksums and the rows of ten ranges.
+The levels are compared in this order, and each level is fetched only where the previous level
+differs. Both sides compute the checksums of the same ranges of block ids, so that replicas with
+different blocks can be compared. The traffic depends on the damage: for ten damaged blocks among
+half a million, the peer sends a thousand range checksums and the rows of ten ranges.
 """
 
 from collections.abc import Sequence
@@ -25,18 +26,21 @@ from merkle.tree import Tree, compose
 from merkle.tree_columns import u64s
 
 BlockRange: TypeAlias = tuple[int, int]
-"""First and last block id, both inclusive."""
+"""The first and the last block id of a range, both inclusive."""
 
 BLOCKS_PER_RANGE: Final = 512
-"""Blocks per range. The peer sends 8 bytes per range, and 17 per block of a differing range."""
+"""Number of blocks per range. The peer sends 8 bytes per range, and 17 bytes per block of a
+differing range."""
 
 ROW: Final = np.dtype([("block_id", ">u8"), ("checksum", ">u8"), ("deleted", "u1")])
 
 
 def range_starts(tree: Tree, blocks_per_range: int = BLOCKS_PER_RANGE) -> U64s:
-    """Return the starts of ranges of `blocks_per_range` blocks of the local tree.
+    """Return the first block id of each range, for ranges of `blocks_per_range` blocks of the local
+    tree.
 
-    The first start is 0, and the last range has no end, so that the ranges contain every block id.
+    The first range starts at 0, and the last range has no end, so that the ranges contain every
+    block id.
     """
     starts = tree.block_ids[::blocks_per_range].copy()
     if len(starts) == 0:
@@ -46,9 +50,10 @@ def range_starts(tree: Tree, blocks_per_range: int = BLOCKS_PER_RANGE) -> U64s:
 
 
 def range_checksums(tree: Tree, starts: Sequence[int] | U64s) -> U64s:
-    """Return the fold of (be64 id, be64 checksum, deleted) of the blocks in each range.
+    """Return a checksum for each range of block ids.
 
-    Raise ValueError if the starts do not ascend from 0.
+    It is the checksum of (block id as 8 bytes, block checksum as 8 bytes, deleted as 1 byte) of all
+    blocks in the range. Raise ValueError if the starts do not ascend from 0.
     """
     bounds = check_starts(u64s(starts))
     rows = np.empty(len(tree.block_ids), dtype=ROW)
@@ -61,7 +66,7 @@ def range_checksums(tree: Tree, starts: Sequence[int] | U64s) -> U64s:
 
 
 def check_starts(starts: U64s) -> U64s:
-    """Return `starts`. Raise ValueError if the starts do not ascend from 0."""
+    """Return `starts` unchanged. Raise ValueError if they do not ascend from 0."""
     if len(starts) == 0 or starts[0] != 0 or (starts[1:] <= starts[:-1]).any():
         raise ValueError("range starts must ascend from 0")
     return starts
@@ -74,10 +79,10 @@ def differing_ranges(
     *,
     also: Sequence[int] | U64s = (),
 ) -> list[BlockRange]:
-    """Return the ranges to descend into; adjacent ranges are joined.
+    """Return the ranges whose blocks must be compared. Adjacent ranges are joined.
 
     The ranges of the blocks in `also` are included even if their checksums are equal. These blocks
-    have unhealthy chunks in the local replica, and checksums do not include health. Raise
+    have unhealthy chunks in the local replica, and checksums do not include the health. Raise
     DamagedData if the peer returned another number of checksums than requested.
     """
     bounds = check_starts(u64s(starts))
@@ -100,10 +105,11 @@ def differing_blocks(
     block_checksums: Sequence[int] | U64s,
     deleted: Sequence[bool] | npt.NDArray[np.bool_],
 ) -> U64s:
-    """Return the ids of the blocks whose chunks must be fetched from the peer for a diff.
+    """Return the ids of the blocks whose chunks must be fetched from the peer.
 
-    These blocks are live at the peer. In the local tree they are absent, or live with another
-    checksum or an unhealthy chunk. A tombstone on either side needs no chunks.
+    These blocks are live at the peer. In the local tree they are absent, or they are live and have
+    another checksum or an unhealthy chunk. If a block is a tombstone on either side, its chunks are
+    not needed.
     """
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     if len(mine.block_ids) == 0:
@@ -126,10 +132,11 @@ def partial_tree(
     detailed: Tree,
     generation: int = 0,
 ) -> Tree:
-    """Return the fetched part of a peer's tree: the rows of blocks, and the chunks of some blocks.
+    """Return the fetched part of a peer's tree.
 
-    `detailed` is the tree of the blocks with chunks, from `Tree.from_columns`. The other blocks
-    have a checksum and no chunks. Raise DamagedData if `detailed` does not match the rows.
+    All blocks have a checksum, but only the blocks in `detailed` have chunks. `detailed` is the
+    result of `Tree.from_columns`. Raise DamagedData if `detailed` does not match the other
+    arguments.
     """
     ids, checksums = u64s(block_ids), u64s(block_checksums)
     buried = np.array(deleted, dtype=np.bool_)
@@ -158,10 +165,10 @@ def check_detailed(
     detailed: Tree,
     index: npt.NDArray[np.intp],
 ) -> npt.NDArray[np.intp]:
-    """Return `index`, the position in `ids` of each block of `detailed`.
+    """Check that the tree `detailed` matches the rows of blocks, and return `index`.
 
-    Raise DamagedData if a block of `detailed` has no row, is deleted, or has another checksum than
-    its row.
+    `index` has the position in `ids` of each block of `detailed`. Raise DamagedData if a block of
+    `detailed` has no row, is deleted, or has another checksum than its row.
     """
     known = index < len(ids)
     known &= ids[np.minimum(index, len(ids) - 1)] == detailed.block_ids if len(ids) else False
@@ -181,11 +188,11 @@ def check_ranges(
     advertised: Sequence[int] | U64s,
     scope: Sequence[BlockRange],
 ) -> None:
-    """Raise DamagedData if the rows in `scope` do not fold to the range checksums that the peer
+    """Raise DamagedData if the blocks in `scope` do not match the range checksums that the peer
     sent.
 
-    If the peer's generation has changed in between, its tree has changed, and the caller starts
-    again at the root. Otherwise the peer's answers are inconsistent.
+    The caller then compares the peer's generation. If it has changed, the peer's tree has changed,
+    and the caller starts again at the root. Otherwise, the peer's responses are inconsistent.
     """
     bounds = u64s(starts)
     wrong = np.flatnonzero(range_checksums(theirs, bounds) != u64s(advertised))

@@ -1,4 +1,4 @@
-"""The summary of a tree for reports. This module does not load the tree's columns."""
+"""The summary of a tree for reports. This module does not load numpy."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,10 @@ from merkle.checksum import Algorithm
 
 @dataclass(frozen=True, slots=True)
 class TreeSummary:
-    """Root, generation and counts of a tree. Two trees are compared by their summaries first.
+    """The root, the generation and the counts of a tree. Two trees are first compared by their
+    summaries.
 
-    `block_count` counts live blocks. A replica without a tree has no summary.
+    `block_count` is the number of live blocks. A replica without a tree has no summary.
     """
 
     algorithm: Algorithm

@@ -1,1 +1,1 @@
-"""Scans a replica: reads its data and verifies it."""
+"""Reads the data of a replica and verifies it."""

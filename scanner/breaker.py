@@ -1,9 +1,9 @@
-"""Circuit breaker for damage reports: if many replicas look damaged at once, suspect the host.
+"""A circuit breaker for damage reports: if many replicas look damaged at once, the host is suspect.
 
 Disks usually fail one at a time. If half of the replicas of several volumes look damaged within
 minutes, the cause is probably a controller, a cable, memory, a faulty library or a bug in the
-agent. Marking all of them UNHEALTHY would cause a repair storm. The breaker trips in these cases
-within `window_s`:
+agent. If the agent marked all of them UNHEALTHY, a repair storm would follow. The breaker trips if
+one of these events occurs within `window_s` seconds:
 
     - the two checksum libraries disagreed once;
     - the first read of `suspects_max` chunks returned wrong data, and a repeated read correct data;
@@ -11,10 +11,10 @@ within `window_s`:
       scanned replicas.
 
 While the breaker is tripped, the agent marks no replica UNHEALTHY. It continues to scan, to log,
-and to commit the results of undamaged replicas. The breaker resets when the window no longer
-contains the cause.
+and to commit the results of undamaged replicas. The breaker resets when no such event is in the
+window any more.
 
-No I/O: the caller supplies the time. Not thread-safe.
+No I/O: the caller passes the time. Not thread-safe.
 """
 
 from collections import deque
@@ -43,7 +43,7 @@ class BreakerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The facts of a finished scan that the breaker needs."""
+    """The facts about a finished scan that the breaker uses."""
 
     at_s: float
     volume_id: str
@@ -54,7 +54,7 @@ class Observation:
 
 
 class Breaker:
-    """Keeps the scans of the last window, and decides whether replicas may be marked UNHEALTHY."""
+    """Keeps the results of recent scans, and decides whether replicas may be marked UNHEALTHY."""
 
     def __init__(self, limits: BreakerLimits | None = None) -> None:
         self._limits = limits or BreakerLimits()
@@ -62,14 +62,16 @@ class Breaker:
 
     @property
     def window_s(self) -> float:
-        """The time in seconds for which a scan is kept."""
+        """Time in seconds for which the result of a scan is kept."""
         return self._limits.window_s
 
     def record_scan(
         self, now_s: float, volume_id: str, container_id: ContainerId, outcome: ScanOutcome
     ) -> str:
-        """Record a finished scan. Return the reason why its replica must not be marked UNHEALTHY;
-        "" if it may be marked."""
+        """Record the result of a finished scan.
+
+        Return the reason why the replica must not be marked UNHEALTHY, or "" if it may be marked.
+        """
         suspects = sum(item.verdict is Verdict.SUSPECT_HOST for item in outcome.findings)
         self._seen.append(
             Observation(
@@ -84,7 +86,7 @@ class Breaker:
         return self.tripped_reason(now_s)
 
     def tripped_reason(self, now_s: float) -> str:
-        """Return the reason why the breaker is tripped; "" if the breaker is not tripped."""
+        """Return the reason why the breaker is tripped, or "" if it is not tripped."""
         while self._seen and self._seen[0].at_s <= now_s - self._limits.window_s:
             self._seen.popleft()
         window = f"in {self._limits.window_s:.0f} s"

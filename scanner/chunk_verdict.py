@@ -1,8 +1,8 @@
-"""Decides whether a chunk with a wrong checksum is corrupt.
+"""Decides whether a chunk with a wrong checksum is corrupt on disk.
 
-A checksum mismatch may be caused by memory, a bus, a library or the disk. Only a fault of the
-disk is corruption. Therefore the chunk is read again, past the page cache and into another
-buffer, and verified by an independent implementation (`merkle.second_checksum`):
+The cause of a wrong checksum may be memory, a bus, a library or the disk. Only a fault of the disk
+is corruption. Therefore, the chunk is read again, past the page cache and into another buffer, and
+verified with an independent implementation (`merkle.second_checksum`):
 
     a repeated read is correct                        SUSPECT_HOST  the first read was wrong
     the implementations compute different values      SUSPECT_HOST  one of them is faulty
@@ -11,7 +11,7 @@ buffer, and verified by an independent implementation (`merkle.second_checksum`)
     the device returns an error twice                 UNREADABLE
 
 Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) found hosts that
-compute wrong checksums of correct bytes. A scrubber must not rely on a single computation.
+compute wrong checksums of correct bytes. Therefore, a scan must not rely on a single computation.
 """
 
 import errno
@@ -48,7 +48,7 @@ UNREADABLE_ERRNOS: Final = frozenset(
 HOST_ERRNOS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR}
 )
-"""Error numbers that mean that the host lacks a resource. Such an error is never a verdict on the
+"""Error numbers that mean that the host lacks a resource. Such an error says nothing about the
 data."""
 
 HOST_NAMES: Final = frozenset(errno.errorcode[code] for code in HOST_ERRNOS)
@@ -61,12 +61,12 @@ Wholes = Callable[[Sequence[ChunkInfo]], Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Witnesses:
-    """The two implementations of the window checksums (witnesses). They must not share code.
+    """The two implementations of the window checksums. They must not share code.
 
-    `quick`, if given, is a faster function that returns True if data has the given checksums; its
-    result must agree with `primary`. `wholes`, if given, returns the expected CRC of each complete
-    chunk, to compare with the CRC of the data (`long_crcs`). The value is NO_WHOLE for a chunk that
-    must be compared with `quick`.
+    `quick` is a faster function that returns True if data has the given checksums; its results must
+    agree with those of `primary`. `wholes` returns the expected CRC of the complete data of each
+    chunk, which the caller compares with the CRC of the data that it read (`long_crcs`). The value
+    is NO_WHOLE for a chunk that must be compared with `quick`. `quick` and `wholes` may be None.
     """
 
     primary: Windows
@@ -82,7 +82,7 @@ class Witnesses:
         data: bytes | memoryview,
     ) -> bool:
         """Return True if `primary` computes the checksums `expected` for `data`. Scans use this
-        function if there is no `quick`."""
+        method if `quick` is None."""
         return self.primary(checksum_type, bytes_per_checksum, data) == expected
 
 
@@ -96,11 +96,11 @@ WITNESSES: Final = Witnesses(
 
 @dataclass(frozen=True, slots=True)
 class ChunkJudgement:
-    """The verdict on one chunk, and its content on disk, for the tree's leaf.
+    """The result of the check of one chunk, and the length and checksums of its content on disk.
 
     `is_disagreement` is True if the two libraries computed different checksums of the same bytes.
     `is_decided` is False if the content on disk is unknown. `is_wavering` is True if it is unknown
-    because repeated reads differ.
+    because repeated reads returned different data.
     """
 
     verdict: Verdict
@@ -117,7 +117,8 @@ class ChunkJudgement:
 
 @dataclass(frozen=True, slots=True)
 class FirstRead:
-    """The length and the checksums of the first read. `error` is set if this read failed."""
+    """The length and the checksums of the data that the first read of a chunk returned. `error` is
+    not None if the read failed."""
 
     length_bytes: int
     window_checksums: bytes
@@ -125,30 +126,32 @@ class FirstRead:
 
 
 class RepeatedError(OSError):
-    """A read failure that recurred over a long time, so that it is not transient."""
+    """A read failure that occurred several times over a long time, so that it is not transient."""
 
 
 def persistent_error(error: OSError) -> OSError:
     """Return `error` as a RepeatedError. If its errno means that the host lacks a resource, return
-    it unchanged."""
+    `error` itself."""
     if error.errno in HOST_ERRNOS:
         return error
     return RepeatedError(error.errno, error.strerror, error.filename)
 
 
 def is_lasting(stopped_because: str) -> bool:
-    """Return True if a scan ended because of a read failure that may recur. Return False if the
-    host lacked a resource, the scan was stopped, or the replica changed.
+    """Return True if a scan ended because of a read failure that may occur again.
+
+    Return False if the host lacked a resource, the scan was stopped, or the replica changed.
+    `stopped_because` is the field of the scan's outcome.
     """
     verdict, _, name = stopped_because.partition(": ")
     return verdict == Verdict.TRANSIENT and name not in HOST_NAMES
 
 
 def read_failure(error: OSError) -> Verdict:
-    """Return the verdict on a failed read: UNREADABLE for an error of the device, else TRANSIENT.
+    """Return UNREADABLE if a read failed because of the device, else TRANSIENT.
 
-    An unlisted errno is TRANSIENT, because an unknown error must not lead to a repair. If such an
-    error recurs over a long time, its verdict becomes UNREADABLE (`scanner.unreadable_verdict`).
+    An unlisted errno is TRANSIENT, because an unknown error must not cause a repair. If such an
+    error occurs again over a long time, it becomes UNREADABLE (`scanner.unreadable_verdict`).
     """
     if isinstance(error, RepeatedError):
         return Verdict.UNREADABLE
@@ -164,11 +167,12 @@ def judge_chunk(
     *,
     insists: bool = False,
 ) -> ChunkJudgement:
-    """Read `chunk` again until enough reads agree, and judge it.
+    """Read a chunk again until enough reads agree, and return whether it is corrupt.
 
-    `former` returns earlier contents at the chunk's position; it is called if the chunk is corrupt.
-    With `insists`, reads that never agree result in UNREADABLE, because earlier scans had no
-    verdict for a long time. Raise OSError if a read fails for a transient reason.
+    `first` is the result of the first read. `former` is called if the chunk is corrupt, and returns
+    earlier contents at the chunk's position. If `insists` is True, earlier scans could not decide
+    for a long time, and reads that never agree result in UNREADABLE. Raise OSError if a read fails
+    for a transient reason.
     """
     previous = None if first.error else (first.length_bytes, first.window_checksums)
     alike = 0 if first.error else 1
@@ -248,7 +252,8 @@ def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> ChunkJudge
 
 
 def _undecided(chunk: ChunkInfo, *, is_final: bool) -> ChunkJudgement:
-    """Return the judgement on reads that never agree: UNREADABLE if `is_final`, else undecided."""
+    """Return the result for a chunk whose reads never agree: UNREADABLE if `is_final` is True, else
+    undecided."""
     told = f"{REREADS_MAX + 1} reads, none verifies and no {AGREEING_READS} in a row agree"
     if is_final:
         told = f"{told}, as in scans before"
@@ -275,7 +280,8 @@ def _unreadable(first: OSError, second: OSError) -> ChunkJudgement:
 
 
 def describe_windows(chunk: ChunkInfo, sums: bytes) -> str:
-    """Return a text with the number of differing windows and the checksums of the first one."""
+    """Return a text with the number of wrong windows, and the expected and actual checksum of the
+    first one."""
     count, index, expected, actual = _differing(chunk, sums)
     total = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
     return (
@@ -285,9 +291,11 @@ def describe_windows(chunk: ChunkInfo, sums: bytes) -> str:
 
 
 def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
-    """Return the number of differing windows, and the index, expected and actual sum of the first.
+    """Compare the window checksums `sums` with the stored ones.
 
-    The sums are hexadecimal. If no window differs, the numbers are 0 and the sums are "".
+    Return the number of wrong windows, and of the first wrong window its index, its expected
+    checksum and its actual checksum, both hexadecimal. If no window is wrong, the numbers are 0 and
+    the checksums are "".
     """
     width = checksum_width_bytes(chunk.checksum_type)
     expected = chunk.window_checksums
@@ -303,7 +311,8 @@ def _differing(chunk: ChunkInfo, sums: bytes) -> tuple[int, int, str, str]:
 
 
 def name_of(error: OSError) -> str:
-    """Return the errno's symbol, which an operator can search for."""
+    """Return the symbol of an error's errno, for instance "EIO", which an operator can search
+    for."""
     name = errno.errorcode.get(error.errno or 0, f"errno {error.errno}")
     return f"{name}, as again and again before" if isinstance(error, RepeatedError) else name
 

@@ -1,6 +1,6 @@
-"""Counts a volume's failures in a sliding window, and tolerates a few of them.
+"""Counts the failures of a volume in a sliding window of time, and tolerates a few of them.
 
-No I/O: the caller supplies the time.
+No I/O: the caller passes the time.
 """
 
 from collections import deque
@@ -20,7 +20,8 @@ class FailureWindow:
     _at_s: deque[float] = field(default_factory=deque, init=False)
 
     def add(self, now_s: float) -> bool:
-        """Count a failure. Return True if the window contains more than `tolerated` failures."""
+        """Record a failure at `now_s`. Return True if there were more than `tolerated` failures in
+        the window."""
         self._at_s.append(now_s)
         while self._at_s[0] <= now_s - self.window_s:
             self._at_s.popleft()

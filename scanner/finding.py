@@ -1,7 +1,7 @@
-"""The findings of scans and of comparisons with peers, and their verdicts.
+"""The faults that scans, and comparisons with peers, find in a replica.
 
-A finding is one fault of one replica, with its evidence. The scanner returns corruption as a value
-and does not raise an exception.
+A finding describes one fault of one replica, with its evidence. The scanner returns corruption as a
+value and does not raise an exception.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from merkle.replica import BlockId, ContainerId
 
 
 class Verdict(StrEnum):
-    """The judgement on a chunk or a replica, which determines the consequences."""
+    """The result of the check of a chunk or a replica. The result determines whether the datanode
+    reports damage and repairs it."""
 
     OK = "OK"
     CORRUPT = "CORRUPT"  # repeated reads are wrong, by two implementations: repair
@@ -25,7 +26,7 @@ class Verdict(StrEnum):
 
 
 class DamageFault(StrEnum):
-    """The kind of fault, as found on disk."""
+    """The kind of a fault, as it was found on disk."""
 
     CHUNK_CHECKSUM = "CHUNK_CHECKSUM"  # bytes differ from the checksums written with them
     CHUNK_SHORT = "CHUNK_SHORT"  # the file ends inside the chunk
@@ -48,10 +49,10 @@ class DamageFault(StrEnum):
 
 
 NO_BLOCK: Final = BlockId(-1)
-"""The block of a finding that is not about a block."""
+"""The block id of a finding that is not about a single block."""
 
 CONTRADICTING: Final = frozenset({DamageFault.PEER_CONTRADICTS, DamageFault.UNCONFIRMED_DELETE})
-"""Faults between replicas, with the verdict CONTRADICTORY."""
+"""Faults in which two replicas contradict each other. Their verdict is CONTRADICTORY."""
 
 
 NOTE_FAULTS: Final = frozenset(
@@ -62,11 +63,12 @@ NOTE_FAULTS: Final = frozenset(
         DamageFault.TREE_STALE,
     }
 )
-"""Faults without loss of data: a foreign file, or a tree file, which the scan replaces."""
+"""Faults that do not lose data: a foreign file, or a fault of the tree file, which the scan
+replaces."""
 
 
 class Forensic(StrEnum):
-    """The probable cause of damage, derived from the damaged bytes. The cause does not change the
+    """The probable cause of damage, derived from the damaged bytes. It does not change the
     verdict."""
 
     UNKNOWN = "UNKNOWN"  # not examined, or the bytes show nothing
@@ -81,10 +83,11 @@ class Forensic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScanFinding:
-    """A fault of one replica.
+    """A fault of one replica, with its evidence.
 
-    `block_id`, `offset` and `length_bytes` are -1 if the fault is not about a block or chunk.
-    `evidence` has the facts for an operator: expected and actual checksums, errno, sizes.
+    If the fault is not about a block or chunk, `block_id`, `offset` and `length_bytes` are -1.
+    `evidence` is a text for an operator with the facts: expected and actual checksums, errno,
+    sizes.
     """
 
     container_id: ContainerId
@@ -99,12 +102,13 @@ class ScanFinding:
 
     @property
     def is_damage(self) -> bool:
-        """True if the replica must be marked UNHEALTHY because of the finding."""
+        """True if the datanode must mark the replica UNHEALTHY because of this fault."""
         return self.verdict in {Verdict.CORRUPT, Verdict.UNREADABLE}
 
     @property
     def is_contradiction(self) -> bool:
-        """True for a fault between replicas, which a scan of one replica cannot find or clear."""
+        """True if the fault is a contradiction between two replicas. A scan of one replica cannot
+        find or clear such a fault."""
         return self.verdict is Verdict.CONTRADICTORY
 
 
@@ -115,6 +119,6 @@ def replica_damage(
     evidence: str,
     block_id: BlockId = NO_BLOCK,
 ) -> ScanFinding:
-    """Return a finding about a complete replica or a complete block."""
+    """Return a finding with the verdict CORRUPT about a complete replica or a complete block."""
     verdict = Verdict.CORRUPT
     return ScanFinding(container_id, verdict, fault, block_id, -1, -1, found_at_ms, evidence)

@@ -1,4 +1,4 @@
-"""Collects the findings of a scan: counts all, and keeps a limited number for the index."""
+"""Collects the findings of a scan. All findings are counted, and a limited number is kept."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -15,10 +15,10 @@ NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; they never di
 
 @dataclass(eq=False)
 class FindingCollector:
-    """The findings of one scan of one replica.
+    """Collects the findings of one scan of one replica.
 
-    `doubt` is called with (block id, offset, length in bytes) of every finding, also of findings
-    that exceed the limit and are not kept.
+    `doubt` is called with (block id, offset, length in bytes) of every finding, even if the finding
+    is not kept because of the limit.
     """
 
     container_id: ContainerId
@@ -32,11 +32,11 @@ class FindingCollector:
         self.count = 0
 
     def findings(self) -> tuple[ScanFinding, ...]:
-        """Return the kept findings: damage first."""
+        """Return the kept findings. Findings about damage come first."""
         return (*self._damage, *self._notes)
 
     def chunk(self, block_id: BlockId, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
-        """Record the judgement on a chunk."""
+        """Add a finding for the result of the check of a chunk."""
         kept_count = len(self._damage)
         self.add(
             judgement.verdict,
@@ -54,8 +54,11 @@ class FindingCollector:
                 self._sought.append(item)
 
     def trace(self, rows: Callable[[], Iterable[tuple[BlockId, bytes]]]) -> None:
-        """Search the replica's rows for the checksums of unexplained damage, to find misdirected
-        data."""
+        """Search for the origin of damaged data whose cause is unknown.
+
+        If the replica's rows have the checksums of the damaged data for another chunk, the data was
+        written to the wrong position. The evidence of the finding then names the other chunk.
+        """
         if not self._sought:
             return
         for position, words in find_places(rows(), self._sought).items():
@@ -75,8 +78,8 @@ class FindingCollector:
         length_bytes: int = -1,
         forensic: Forensic = Forensic.UNKNOWN,
     ) -> None:
-        """Record a finding. Block, offset and length are -1 if the finding is not about a block or
-        chunk."""
+        """Add a finding. If the finding is not about a block or chunk, the block id, offset and
+        length are -1."""
         finding = ScanFinding(
             self.container_id,
             verdict,

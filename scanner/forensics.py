@@ -1,4 +1,4 @@
-"""Classifies the damage of a chunk by its bytes.
+"""Determines the probable cause of damage from the bytes of a damaged chunk.
 
     content of the wrong windows                             class
     one flipped bit in each, by the CRCs                     SINGLE_BIT
@@ -8,10 +8,9 @@
     earlier data from a sector on, up to the chunk's end     TORN_512 or TORN_4096
     window checksums are those of another chunk              MISDIRECTED
 
-The correct bytes are rarely known. If they are known, a torn write is recognised regardless of the
-data in its place. The class changes no verdict. The class shows an operator whether to suspect
-memory, a cable, a controller's cache or a disk ("An Analysis of Data Corruption in the Storage
-Stack", FAST 2008).
+The correct bytes are rarely known. If they are known, a torn write is recognised whatever data is
+in its place. The cause changes no verdict. It shows an operator whether to suspect memory, a cable,
+a controller's cache or a disk ("An Analysis of Data Corruption in the Storage Stack", FAST 2008).
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +39,7 @@ KEY_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A class of damage with its description, and the indexes of the wrong windows."""
+    """The probable cause of damage with its description, and the indexes of the wrong windows."""
 
     forensic: Forensic
     words: str
@@ -49,10 +48,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedChunk:
-    """A damaged chunk without a known cause, which may contain misdirected data of another chunk.
+    """A damaged chunk whose cause is unknown, and which may contain the data of another chunk.
 
-    `windows` has index and checksum of each wrong window as read from disk. `position` is an
-    opaque value of the caller.
+    `windows` has a pair (index of the window, checksum of the data on disk) for each wrong window.
+    `position` is a number that the caller chooses to identify the chunk.
     """
 
     position: int
@@ -69,10 +68,10 @@ def explain(
     former: Iterable[bytes] = (),
     good: bytes | None = None,
 ) -> Explanation:
-    """Return the class of damage of a chunk, from its content on disk and its window checksums.
+    """Return the probable cause of the damage of a chunk.
 
-    `medium` is the content, and `sums` are its checksums. `former` has known earlier contents at
-    this position. `good` is the correct content, if known.
+    `medium` is the content of the chunk on disk, and `sums` are its window checksums. `former` has
+    known earlier contents at this position. `good` is the correct content; None if it is unknown.
     """
     if len(medium) < chunk.length_bytes:
         edge = chunk.offset + len(medium)
@@ -94,7 +93,7 @@ def explain(
 
 
 def wrong_windows(chunk: ChunkInfo, sums: bytes) -> tuple[int, ...]:
-    """Return the indices of the windows with a wrong checksum."""
+    """Return the indexes of the windows whose checksum differs from the stored checksum."""
     width = checksum_width_bytes(chunk.checksum_type)
     if not width or len(sums) != len(chunk.window_checksums):
         return ()
@@ -137,10 +136,11 @@ def _single_bits(
 def _zeroed(
     chunk: ChunkInfo, octets: Octets, wrong: Sequence[int], good: Octets | None
 ) -> tuple[Forensic, str] | None:
-    """Return ZEROED, TORN_512 or TORN_4096, with a text, if every wrong window has zero sectors;
-    else None.
+    """Return ZEROED, TORN_512 or TORN_4096, with a text, if every wrong window has zero sectors.
+    Otherwise return None.
 
-    If `good` is not known, the result is a guess, because correct data may have zero sectors, too.
+    If the correct content `good` is None, the result is a guess, because correct data may have zero
+    sectors, too.
     """
     if good is not None and len(good) == len(octets) and octets[octets != good].any():
         return None
@@ -158,10 +158,12 @@ def _zeroed(
 
 
 def _zero_run(chunk: ChunkInfo, octets: Octets, window: slice) -> tuple[int, int] | None:
-    """Return the longest run of zero sectors in a window, as offsets in the chunk.
+    """Return the start and end of the longest run of zero sectors in a window, as offsets in the
+    chunk.
 
-    Sectors are aligned in the file. A run has whole sectors. A partial sector at the start or end
-    of the window counts only if the run has a whole sector, or if the complete window is zero.
+    Sectors are aligned to the start of the file. Return None if the window has no complete sector
+    of zeros. A partial sector at the start or end of the window counts if it adjoins such a sector,
+    or if the complete window is zero.
     """
     part = octets[window]
     used = np.flatnonzero(part)
@@ -196,8 +198,8 @@ def _former(
 
 
 def _torn(chunk: ChunkInfo, octets: Octets, good: Octets | None) -> tuple[Forensic, str] | None:
-    """Return TORN_512 or TORN_4096, with a text, if the data differs from `good` from the start of
-    a sector to the chunk's end; else None."""
+    """Return TORN_512 or TORN_4096, with a text, if the data differs from the correct content
+    `good` from the start of a sector up to the chunk's end. Otherwise return None."""
     if good is None or len(good) != len(octets):
         return None
     different = octets != good
@@ -230,7 +232,8 @@ def _grain(edge: int) -> str:
 def unexplained_chunk(
     position: int, block_id: BlockId, chunk: ChunkInfo, sums: bytes, wrong: Sequence[int]
 ) -> UnexplainedChunk | None:
-    """Return the damaged chunk with the wrong windows to search for; None if no window is wrong."""
+    """Return the damaged chunk with the checksums of at most SOUGHT_WINDOWS_MAX wrong windows.
+    Return None if no window is wrong."""
     windows = tuple((index, _sum(chunk, sums, index)) for index in wrong[:SOUGHT_WINDOWS_MAX])
     return UnexplainedChunk(position, block_id, chunk, windows) if windows else None
 
@@ -238,10 +241,12 @@ def unexplained_chunk(
 def find_places(
     rows: Iterable[tuple[BlockId, bytes]], wanted: Sequence[UnexplainedChunk]
 ) -> dict[int, str]:
-    """Return, by `position`, a text for each wanted chunk whose bytes belong to another chunk.
+    """Search the rows of a replica for chunks whose data is in one of the damaged chunks in
+    `wanted`.
 
-    The rows are read once. All checksums of a batch are compared at once, and only matching rows
-    are parsed.
+    Return, by the `position` of the damaged chunk, a text that names the chunk that the data
+    belongs to. The rows are read once. All checksums of a batch of rows are compared at once, and
+    only matching rows are parsed.
     """
     keys = {window[:KEY_BYTES] for item in wanted for _, window in item.windows}
     values = np.array([int.from_bytes(key) for key in keys], dtype=np.uint32)

@@ -1,11 +1,11 @@
 """The interfaces through which a scan reads a replica.
 
-The scanner judges data, and implementations of the interfaces access the disk:
-`agent.store.scan_reader.StoreReplicaReader` reads a volume, and tests supply damaged data.
+The scanner verifies data, and implementations of the interfaces access the disk.
+`agent.store.scan_reader.StoreReplicaReader` reads a volume; tests supply damaged data.
 
-Errors are `OSError`. The errno distinguishes faults of the data, the volume and the process
-(`scanner.chunk_verdict.read_failure`). If a block is deleted during the scan, `row` returns None.
-If the replica is deleted, the store raises its own error, which ends the scan.
+Read errors are raised as `OSError`. The errno distinguishes faults of the data, the volume and the
+process (`scanner.chunk_verdict.read_failure`). If a block is deleted during the scan, `row` returns
+None. If the replica is deleted, the implementation raises its own error, which ends the scan.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ from scanner.finding import DamageFault
 
 
 class BlockFileReader(Protocol):
-    """An open block file, read past the page cache."""
+    """An open block file, which is read past the page cache."""
 
     @property
     def size_bytes(self) -> int:
@@ -26,15 +26,17 @@ class BlockFileReader(Protocol):
         ...
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read into a reused buffer. The view is valid until the next read of any block.
+        """Read bytes into a buffer that the next read of any block uses again. Return a view of the
+        buffer.
 
-        The view is shorter than requested only at the end of the file. Raise OSError if the read
-        fails.
+        The view is shorter than `length_bytes` only at the end of the file. Raise OSError if the
+        read fails.
         """
         ...
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read these bytes again, past the page cache, into a buffer that `read` does not use."""
+        """Read bytes past the page cache into a new buffer, which `read` does not use. Return the
+        bytes."""
         ...
 
     def close(self) -> None:
@@ -44,9 +46,9 @@ class BlockFileReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StructureFault:
-    """A fault of a replica's files other than block files.
+    """A fault of a replica's directory or of one of its files, except the block files.
 
-    `is_unreadable` is True if the file may exist, but cannot be accessed.
+    If `is_unreadable` is True, the file may exist, but cannot be accessed.
     """
 
     fault: DamageFault
@@ -56,13 +58,13 @@ class StructureFault:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """The contents of a replica's directory, except the blocks that rows describe.
+    """The files in a replica's directory, and the blocks that the replica should have.
 
-    `block_files` has the ids of blocks with a file, ascending. `expected_blocks` has the ids of the
-    blocks in the replica's tree and earlier findings, ascending. An expected block with neither
-    row nor tombstone is lost. An unexpected file without a row was never committed. If no
-    tree can be read, `block_count_min` is the number of blocks in the last tree that was readable;
-    0 = unknown.
+    `block_files` has the ids of the blocks with a file, in ascending order. `expected_blocks` has
+    the ids of the blocks in the replica's tree and in earlier findings, in ascending order. An
+    expected block with neither row nor tombstone is lost. A file without a row, whose block is not
+    expected, was never committed. If the tree cannot be read, `block_count_min` is the number of
+    blocks in the last readable tree; 0 = unknown.
     """
 
     faults: tuple[StructureFault, ...]
@@ -72,20 +74,20 @@ class Structure:
 
 
 class ReadSplitting(Protocol):
-    """Splits large reads while other tasks need the disk."""
+    """Splits large reads of a scan while other tasks need the disk."""
 
     def piece_bytes(self) -> int:
-        """Return the maximum size of one read; 0 = unlimited."""
+        """Return the maximum number of bytes of one read; 0 = unlimited."""
         ...
 
     def throttle_part(self, length_bytes: int) -> None:
-        """Account for a piece of a read that is not the last piece; wait until the next piece may
-        be read."""
+        """Count the bytes of a piece of a read, and wait until the next piece may be read. Not
+        called for the last piece."""
         ...
 
 
 class ReplicaReader(Protocol):
-    """A replica as the scanner reads it."""
+    """Gives a scan access to the rows and files of one replica."""
 
     @property
     def container_id(self) -> ContainerId:
@@ -93,37 +95,40 @@ class ReplicaReader(Protocol):
         ...
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the metadata rows by ascending block id (`merkle.blockrow`)."""
+        """Yield (block id, row) for each block, in ascending order of the ids. `merkle.blockrow`
+        describes the rows."""
         ...
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's current row; None if the block was deleted."""
+        """Return the current row of a block. Return None if the block was deleted."""
         ...
 
     def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the deleted blocks and their checksums."""
+        """Return the checksum of each deleted block, by block id."""
         ...
 
     def open_block(self, block_id: BlockId) -> BlockFileReader:
-        """Open the block's file; raise FileNotFoundError if there is none."""
+        """Open the file of a block. Raise FileNotFoundError if there is none."""
         ...
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Open the file of a small block, read it, and close the file.
+        """Read the complete file of a small block. The method opens and closes the file.
 
-        The view is valid until the next read of any block. It is shorter than `length_bytes` if the
-        file is shorter, and longer if the file is longer. Raise OSError if the file cannot be read.
+        Return a view that is valid until the next read of any block. If the file does not have
+        `length_bytes` bytes, the view is shorter or longer. Raise OSError if the file cannot be
+        read.
         """
         ...
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterable[bytes]:
-        """Return the known earlier contents at this position, newest first; a few at most."""
+        """Return a few known earlier contents of the chunk at this position, the newest first."""
         ...
 
     def structure(self) -> Structure:
-        """List the replica's files, and check descriptor, tree file and directories."""
+        """List the replica's files, and check its descriptor, tree file and directories."""
         ...
 
     def is_current(self) -> bool:
-        """Return True if the replica still has the generation of the scan's start."""
+        """Return True if the replica still has the generation that it had at the start of the
+        scan."""
         ...

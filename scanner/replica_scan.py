@@ -1,12 +1,12 @@
 """Reads a complete replica, verifies its data, and returns a tree and findings.
 
-The window checksums of the bytes on disk are compared with the row that was written with the
-data. If they are equal, the chunk has a healthy leaf. Otherwise `scanner.chunk_verdict` decides,
-and a corrupt chunk has a damaged leaf.
+The scan computes the window checksums of the bytes on disk, and compares them with the row that was
+stored at the write. If they are equal, the chunk has a healthy leaf in the tree. Otherwise,
+`scanner.chunk_verdict` decides whether the chunk is corrupt. A corrupt chunk has an unhealthy leaf.
 
-The tree describes the content on disk. A damaged chunk has the leaf of its damaged bytes and
-is not healthy. A missing chunk has no leaf. A block without a file or a row is absent. The scan
-collects all faults, because the repair needs all of them.
+The tree describes the content on disk. The leaf of a damaged chunk is computed from the damaged
+bytes. A missing chunk has no leaf. A block without a file or without a row is not in the tree. The
+scan does not stop at a fault, because the repair needs all of them.
 
 The scan writes and repairs nothing, and does not mark the replica. It reports no finding about a
 block that was deleted or rewritten during the read.
@@ -47,14 +47,13 @@ CHANGED: Final = "changed"
 
 
 class _StopError(Exception):
-    """Exception that ends the scan. Its text becomes `stopped_because` of the outcome. This module
-    catches it."""
+    """Ends the scan. The text of the exception becomes `stopped_because` of the outcome. Only this
+    module catches it."""
 
 
 def _transient(error: OSError) -> _StopError:
-    """Return the exception to end the scan after an error that is not a fault of the data, for
-    instance a full file table.
-    """
+    """Return the exception that ends the scan after an error that is not a fault of the data, for
+    instance a full file table."""
     return _StopError(f"{Verdict.TRANSIENT}: {name_of(error)}")
 
 
@@ -71,13 +70,14 @@ def scan_replica(
     mark: KeepMark = no_mark,
     insists: bool = False,
 ) -> ScanOutcome:
-    """Read and verify every chunk of the replica.
+    """Read and verify every chunk of the replica. Return the tree, the findings and the counts.
 
     `progress` and `pace` are called after each read with the number of bytes read; `pace` may wait.
-    For a block without data `progress` receives 0. `stop` is called before each read. A scan of the
-    same generation resumes at `resume`, the last mark that an interrupted scan passed to `mark`.
-    With `insists`, data that earlier scans failed to read is reported as UNREADABLE. Raise
-    SutureError if the metadata cannot be read.
+    For a block without data, `progress` receives 0. `stop` is called before each read, and ends the
+    scan if it returns True. `mark` is called with marks of the scan's progress. If `resume` is such
+    a mark, and the replica has the same generation, the scan continues there. If `insists` is True,
+    data that cannot be read, as in earlier scans, is reported as UNREADABLE. Raise SutureError if
+    the metadata cannot be read.
     """
     reader = RetryingReader(reader) if insists else reader
     scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
@@ -146,7 +146,8 @@ class _Scan:
         self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
-        """Read a run of small blocks; a block that does not match its row is scanned by itself."""
+        """Read a series of small blocks. A block that does not match its row is scanned
+        separately."""
         read, verify, marker = self._reader.read_whole, self._verify, self._marker
         resume = self._resume
         kind = run.checksum_type
@@ -180,7 +181,8 @@ class _Scan:
         self._tree.run(run, start, len(run.rows))
 
     def _scan_alike(self, block: UniformChunks, tombstones: Mapping[BlockId, int]) -> None:
-        """Read and verify many small chunks at once; after a mismatch, one by one."""
+        """Read and verify the chunks of a block with many equal small chunks, many at once. After a
+        mismatch, read them one by one."""
         is_resumed = self._resume is not None and block.block_id <= self._resume.block_id
         file = None
         if not is_resumed and block.block_id not in tombstones:
@@ -246,8 +248,8 @@ class _Scan:
             raise _transient(error) from error
 
     def _decode(self, block_id: BlockId, row: bytes) -> BlockData | None:
-        """Return the decoded row of a block. If the row is damaged, read the row again. Return None
-        if the row is still damaged, or if the block was deleted."""
+        """Return the block that a row describes. If the row is damaged, read the row again. Return
+        None if it is still damaged, or if the block was deleted."""
         try:
             return decode_block(block_id, row)
         except DamagedData as first:
@@ -306,7 +308,9 @@ class _Scan:
         spans: Iterable[tuple[ChunkInfo, ...]],
         attempt: Attempt,
     ) -> None:
-        """Read all spans (adjacent chunks) of a block; `attempt` is the result for the first."""
+        """Read the chunks of a block. Each item of `spans` has adjacent chunks, which are read
+        together. `attempt` is the result of an earlier read of the first item; None if there was
+        none."""
         wholes = expected_wholes(block.chunks, self._witnesses)
         for span in spans:
             if self._stop():
@@ -340,10 +344,10 @@ class _Scan:
         wholes: Wholes,
         attempt: Attempt = None,
     ) -> None:
-        """Read adjacent chunks in one read, and compare each with its row.
+        """Read the adjacent chunks in `span` together, and compare each with its row.
 
-        `attempt` is the result of an earlier read of these chunks; None if there was no earlier
-        read.
+        `attempt` is the result of an earlier read of these chunks; None if there was none. `wholes`
+        has the expected CRC of each complete chunk.
         """
         start = span[0].offset
         try:
@@ -376,9 +380,10 @@ class _Scan:
                 self._judge(block, row, file, chunk, first)
 
     def _compare(self, chunk: ChunkInfo, data: memoryview, whole: int) -> FirstRead | None:
-        """Return None if `data` matches the row of `chunk`, else its length and checksums.
+        """Compare `data` with the checksums in the row of `chunk`.
 
-        `whole` is the expected CRC of the complete chunk; NO_WHOLE if there is none.
+        Return None if they match, else the length and the checksums of `data`. `whole` is the
+        expected CRC of the complete chunk; NO_WHOLE if it is unknown.
         """
         kind, window_bytes, expected = (
             chunk.checksum_type,
@@ -427,7 +432,8 @@ class _Scan:
         return True
 
     def _look(self) -> None:
-        """Report progress, and end the scan if requested; called during long work without reads."""
+        """Report progress, and end the scan if a stop was requested. Called during long work
+        without reads."""
         if self._stop():
             raise _StopError(STOPPED)
         self._progress(0)

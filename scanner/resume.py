@@ -1,11 +1,12 @@
-"""The mark of an unfinished scan: a position in a replica, small enough to keep on disk.
+"""The progress of an unfinished scan, as a mark that is small enough to store on disk.
 
-A scan reads blocks by ascending id and chunks by ascending offset. Everything before the mark was
-read. A chunk before the mark is suspect if the scan found a possible fault in it.
+A scan reads blocks in ascending order of id, and chunks in ascending order of offset. Everything
+before the mark was read. If the scan found a possible fault in a chunk before the mark, the mark
+has the position of the chunk.
 
-A resumed scan does not read data before the mark again, except suspect chunks. It judges damage
-again, so that every finding is based on reads of this process. A mark is valid for one generation
-only.
+A resumed scan does not read data before the mark again, except the chunks with a possible fault.
+These are verified again, so that every finding is based on reads of the current process. A mark is
+valid for one generation of the replica only.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,13 +22,13 @@ DOUBTS_MAX: Final = 1_000  # with more, the mark does not advance
 
 
 Doubt = tuple[BlockId, int, int]
-"""Block id, offset and length in bytes of a possible fault; -1 if it is not about a block or
-chunk."""
+"""Block id, offset and length in bytes of a possible fault. Values are -1 if the fault is not about
+a block or chunk."""
 
 
 @dataclass(frozen=True)
 class ScanMark:
-    """The progress of a scan: everything before `offset` of block `block_id` was read.
+    """The progress of a scan: everything before `offset` of the block `block_id` was read.
 
     `doubts` has the positions of possible faults before the mark. `bytes_read` is the number of
     bytes that the scan has read.
@@ -39,19 +40,22 @@ class ScanMark:
     bytes_read: int
 
     def covers_block(self, block: BlockData) -> bool:
-        """Return True if the complete block was read without a possible fault."""
+        """Return True if the complete block was read, and no possible fault was found in it."""
         return self.covers_id(block.block_id)
 
     def covers_id(self, block_id: BlockId) -> bool:
-        """Return the same as `covers_block`, given only the id of the block."""
+        """Return True if the complete block with this id was read, and no possible fault was found
+        in it."""
         return block_id < self.block_id and block_id not in self._reread_ranges
 
     def covers(self, block_id: BlockId, span: tuple[ChunkInfo, ...]) -> bool:
-        """Return True if these chunks of the block were read without a possible fault."""
+        """Return True if these chunks of the block were read, and no possible fault was found in
+        them."""
         return self.covers_range(block_id, span[0].offset, span[-1].end)
 
     def covers_range(self, block_id: BlockId, start: int, end: int) -> bool:
-        """Return True if these bytes of the block were read without a possible fault."""
+        """Return True if the bytes from `start` to before `end` of the block were read, and no
+        possible fault was found in them."""
         if (block_id, end) > (self.block_id, self.offset):
             return False
         return not any(
@@ -62,10 +66,11 @@ class ScanMark:
     def parts(
         self, block_id: BlockId, span: tuple[ChunkInfo, ...]
     ) -> Iterator[tuple[bool, tuple[ChunkInfo, ...]]]:
-        """Yield (is covered, chunks) for each part of a span.
+        """Divide the adjacent chunks in `span` into parts. Yield a pair (is covered, chunks) for
+        each part.
 
-        A part is covered if an earlier scan has read it without a possible fault. A covered part is
-        not read again.
+        A part is covered if an earlier scan has read it and found no possible fault in it. A
+        covered part is not read again.
         """
         is_covered = self.covers(block_id, span)
         if is_covered or (block_id, span[-1].end) > (self.block_id, self.offset):
@@ -83,9 +88,8 @@ class ScanMark:
 
 
 def all_but(places: Iterable[Doubt]) -> ScanMark:
-    """Return a mark with which a scan reads only these positions. A position without an offset or
-    length stands for the complete block.
-    """
+    """Return a mark with which a scan reads only the given positions. If a position has no offset
+    or length, it stands for the complete block."""
     doubts = frozenset(
         (block_id, offset, length_bytes)
         if offset >= 0 and length_bytes > 0
@@ -99,11 +103,12 @@ KeepMark = Callable[[ScanMark], None]
 
 
 def no_mark(_mark: ScanMark) -> None:
-    """Discard a mark. For scans that are not resumed."""
+    """Do nothing. This function is for scans that are not resumed."""
 
 
 class ScanMarkRecorder:
-    """Passes marks to `keep` during a scan, but none before the mark at which the scan resumed."""
+    """Calls `keep` with the marks of a scan. If the scan was resumed, marks before the resumed mark
+    are omitted."""
 
     def __init__(self, keep: KeepMark, resume: ScanMark | None) -> None:
         self._keep = keep
@@ -112,11 +117,12 @@ class ScanMarkRecorder:
         self._offered_bytes = resume.bytes_read if resume else 0
 
     def mark_for_reread(self, block_id: BlockId, offset: int, length_bytes: int) -> None:
-        """Record a position that a resumed scan must read again."""
+        """Record the position of a possible fault, which a resumed scan must read again."""
         self._doubts.add((block_id, offset, length_bytes))
 
     def passed(self, block_id: BlockId, end: int, bytes_read: int) -> None:
-        """Pass a mark at `end` to `keep`, if enough bytes were read since the last mark."""
+        """Record that the block was read up to `end`. Call `keep` with a new mark if enough bytes
+        were read since the last mark."""
         if bytes_read - self._offered_bytes < MARK_BYTES_MIN or len(self._doubts) > DOUBTS_MAX:
             return
         if (block_id, end) <= self._behind:

@@ -1,4 +1,5 @@
-"""The results of a replica scan: `ScanRecord` while the scan runs, `ScanOutcome` at its end."""
+"""The results of the scan of a replica: `ScanRecord` while the scan runs, `ScanOutcome` at its
+end."""
 
 import errno
 import os
@@ -20,14 +21,15 @@ from scanner.scan_tree import UNREADABLE_LEAF, ScanTreeBuilder
 
 @dataclass(frozen=True, slots=True)
 class ScanOutcome:
-    """The results of one scan.
+    """The results of one scan of a replica.
 
-    `stopped_because` is the reason why the scan ended early ("stopped", "changed", or a transient
-    errno); then neither tree nor findings may be committed. `undecided_count` is the number of
-    chunks whose content on disk is unknown; if it is not 0, the findings are valid, but the tree is
-    not. `wavering_count` is the number of undecided chunks whose repeated reads differ. `findings`
-    is bounded, `finding_count` is not. `disagreement_count` is the number of chunks for which the
-    two checksum libraries differed.
+    `stopped_because` is "", or the reason why the scan ended early ("stopped", "changed", or a
+    transient errno). In the latter case, neither the tree nor the findings may be committed.
+    `undecided_count` is the number of chunks whose content on disk is unknown. If it is not 0, the
+    findings are valid, but the tree is not. `wavering_count` is the number of undecided chunks
+    whose repeated reads returned different data. The number of `findings` is limited;
+    `finding_count` is the number of all. `disagreement_count` is the number of chunks for which the
+    two checksum libraries computed different checksums.
     """
 
     tree: Tree
@@ -43,17 +45,18 @@ class ScanOutcome:
 
     @property
     def complete(self) -> bool:
-        """True if every byte was read and has a verdict, so that the tree may be committed."""
+        """True if every byte was read and every chunk is decided, so that the tree may be
+        committed."""
         return not self.stopped_because and not self.undecided_count
 
     @property
     def is_damaged(self) -> bool:
-        """True if a finding calls for repair."""
+        """True if at least one finding requires a repair."""
         return any(finding.is_damage for finding in self.findings)
 
 
 class ScanRecord:
-    """The results of a running scan: the tree so far, the findings and the counts."""
+    """The tree, the findings and the counts of a running scan."""
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class ScanRecord:
         self._wavering_count = 0
 
     def outcome(self, *, bytes_read: int, stopped_because: str = "") -> ScanOutcome:
-        """Return the final results."""
+        """Return the results of the scan at its end."""
         return ScanOutcome(
             tree=self.tree.build(),
             findings=self.notebook.findings(),
@@ -86,7 +89,8 @@ class ScanRecord:
         )
 
     def judged(self, block: BlockData, chunk: ChunkInfo, judgement: ChunkJudgement) -> None:
-        """Record the judgement on the next chunk, either as a fault of the host or as damage."""
+        """Record the result of the check of the next chunk, either as a fault of the host or as
+        damage."""
         if judgement.verdict is Verdict.SUSPECT_HOST:
             self._suspect(block, chunk, judgement)
         else:
@@ -110,8 +114,8 @@ class ScanRecord:
         self.tree.damaged(chunk, length_bytes, leaf)
 
     def without_file(self, block: BlockData, error: FileNotFoundError) -> None:
-        """Record that the file of a block is missing. If another object is at the path of the file,
-        the evidence names it."""
+        """Record that the file of a block is missing. If there is another object at the path of the
+        file, the evidence names it."""
         evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
         if error.strerror and error.strerror != os.strerror(errno.ENOENT):
             evidence += f"; {error.strerror}"
@@ -125,7 +129,7 @@ class ScanRecord:
         )
 
     def unreadable(self, block: BlockData, error: OSError) -> None:
-        """Record that a block's file cannot be opened."""
+        """Record that the file of a block cannot be opened."""
         self.tree.begin(block.block_id)
         for chunk in block.chunks:
             self.tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
@@ -147,11 +151,12 @@ class ScanRecord:
         *,
         look: Callable[[], None],
     ) -> None:
-        """Record faults of the replica's directory and of its set of blocks, for instance files
-        without rows.
+        """Record the faults of the replica's directory, the lost blocks, and the files without
+        rows.
 
-        `reader` confirms each fault. `look` is called before each block, so that a scan can be
-        stopped while it confirms the faults of many blocks, for instance after a loss of rows.
+        `rows` has the ids of the blocks with a row. `reader` confirms each fault. `look` is called
+        before each block, so that a scan can be stopped while it confirms the faults of many
+        blocks.
         """
         for item in found.faults:
             damage = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT

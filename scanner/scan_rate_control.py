@@ -1,4 +1,4 @@
-"""Controls the rate of a scan: as fast as the idle disk allows, as slow as the interval allows.
+"""Controls the rate of a scan, so that it uses an idle disk but hardly slows the reads of clients.
 
 The result is a delay after each read of the scan. The inputs are:
 
@@ -9,15 +9,15 @@ The result is a delay after each read of the scan. The inputs are:
 
 The rate increases slowly and decreases fast, as in AIMD (Chiu and Jain 1989), but in proportion to
 the rate, because disks differ by a factor of a hundred. The rate doubles until clients are first
-disturbed. Later it grows more slowly near the rate that was too high last time, as in CUBIC (RFC
-9438). To know the clients' latency without a scan, the scan pauses for a second every few seconds
-while clients read. The latencies during scan and pause are compared.
+disturbed. Later, it grows more slowly near the rate that was too high last time, as in CUBIC (RFC
+9438). While clients read, the scan pauses for a second every few seconds, and the latencies of
+clients' reads during the scan and during the pauses are compared.
 
-A rate far above the disk's speed has no effect, and a decrease from such a rate would take minutes.
-Therefore, if no ceiling is configured, the ceiling follows the speed of the scan's reads (as a TCP
-sender's window follows its use, RFC 7661).
+If the rate were far above the disk's speed, it would have no effect, and a decrease would take
+minutes. Therefore, if no maximum rate is configured, the maximum follows the speed of the scan's
+reads (as a TCP sender's window follows its use, RFC 7661).
 
-No I/O: the caller supplies time and measurements. One owner at a time, except `Latencies`.
+No I/O: the caller passes the time and the measurements. Only `Latencies` is thread-safe.
 """
 
 from collections import deque
@@ -53,9 +53,9 @@ REACH: Final = 1.5  # automatic ceiling / speed of the scan's reads
 
 
 class Latencies:
-    """Latencies of clients' reads, during a scan and during its pauses.
+    """Latencies of clients' reads, during the scan and during its pauses.
 
-    `add` is thread-safe: appending to a deque is atomic.
+    `add` is thread-safe, because appending to a deque is atomic.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Latencies:
         self._scanned_at_s = float("-inf")
 
     def add(self, now_s: float, latency_s: float) -> None:
-        """Record the latency of a read that ended at `now_s`."""
+        """Record the latency of a client's read that ended at `now_s`."""
         self._read_at_s = now_s
         begun_s = now_s - latency_s
         if begun_s > self._scanned_at_s + ACTIVE_S or (is_pause(now_s) and is_pause(begun_s)):
@@ -74,16 +74,18 @@ class Latencies:
             self._beside.append((now_s, latency_s))
 
     def scanned(self, now_s: float) -> None:
-        """Record that a scan read data at `now_s`."""
+        """Record that the scan read data at `now_s`."""
         self._scanned_at_s = now_s
 
     def are_recent(self, now_s: float) -> bool:
-        """Return True if clients have read in the last CYCLE_S seconds."""
+        """Return True if a client has read in the last CYCLE_S seconds."""
         return self._read_at_s > now_s - CYCLE_S
 
     def compared(self, now_s: float, since_s: float) -> "LatencyComparison | None":
-        """Compare the latencies of clients' reads during the scan, since `since_s`, with those
-        during its pauses. Return None if there are too few reads."""
+        """Compare the latencies of clients' reads during the scan with those during its pauses.
+
+        Only reads after `since_s` are used for the scan. Return None if there are too few reads.
+        """
         beside = _since(self._beside, max(since_s, now_s - KEPT_S))
         without = _since(self._without, now_s - KEPT_WITHOUT_S)
         if min(len(beside), len(without)) < SAMPLES_MIN:
@@ -98,43 +100,46 @@ def _since(samples: Iterable[tuple[float, float]], since_s: float) -> list[float
 
 @dataclass(frozen=True, slots=True)
 class LatencyComparison:
-    """Clients' reads during a scan: their number, and the number slower than `too_slow_s`."""
+    """Number of clients' reads during a scan, and the number of them that took longer than
+    `too_slow_s`."""
 
     count: int
     slow_count: int
 
     @property
     def is_disturbed(self) -> bool:
-        """True if the scan slows clients more than allowed: significantly more than a hundredth of
-        their reads are too slow.
-        """
+        """True if the scan slows clients more than allowed: significantly more than one in a
+        hundred of their reads is too slow."""
         expected = self.count / 100
         return self.slow_count > expected + DEVIATIONS * sqrt(expected)
 
 
 def too_slow_s(p99_without_s: float) -> float:
-    """Return the latency that at most a hundredth of the reads during a scan may exceed."""
+    """Return the latency in seconds above which a client's read is too slow, given the 99th
+    percentile without a scan."""
     return max(p99_without_s * RATIO_MAX, p99_without_s + NOISE_S)
 
 
 def p99_of(values: list[float]) -> float:
-    """Return the nearest-rank 99th percentile."""
+    """Return the 99th percentile of the values (nearest rank)."""
     return sorted(values)[-(len(values) // 100) - 1]
 
 
 def is_pause(now_s: float) -> bool:
-    """Return True during a pause of the scans. All volumes pause at the same time, because they may
-    share a bus, a controller or the processor.
+    """Return True if the scans pause at `now_s`.
+
+    The scans of all volumes pause at the same time, because the volumes may share a bus, a
+    controller or the processor.
     """
     return now_s % CYCLE_S < PAUSE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceLimits:
-    """Limits of one volume's scan rate.
+    """The limits of one volume's scan rate.
 
-    If `ceiling_bytes_per_s` is 0, the ceiling follows the speed of the scan's reads. If
-    `fixed_bytes_per_s` is not 0, it is the rate, and the rate is not adjusted.
+    If `ceiling_bytes_per_s` is 0, the maximum rate follows the speed of the scan's reads. If
+    `fixed_bytes_per_s` is not 0, the rate is fixed to this value.
     """
 
     floor_bytes_per_s: int = MIB
@@ -157,20 +162,20 @@ class RateControl:
 
     @property
     def bytes_per_s(self) -> float:
-        """The current rate."""
+        """The current rate in bytes per second."""
         return float(self._limits.fixed_bytes_per_s) or self._rate
 
     def change(self, limits: PaceLimits) -> None:
-        """Apply other limits. Thread-safe."""
+        """Replace the limits, and adjust the rate to them. Thread-safe."""
         self._limits = limits
         self._rate = min(max(self._rate, self.lowest_bytes_per_s), self._highest)
 
     @property
     def lowest_bytes_per_s(self) -> float:
-        """The minimum rate, which applies at any latency of clients.
+        """The minimum rate, which applies even if clients are slow.
 
-        It is the larger of the rate that the interval requires and the floor, but at most the
-        ceiling.
+        It is the larger of the rate that the scan interval requires and the configured minimum, but
+        at most the maximum rate.
         """
         return min(max(self._needed, self._limits.floor_bytes_per_s), self._highest)
 
@@ -183,22 +188,25 @@ class RateControl:
         return max(REACH * self._reached, self._needed, self._limits.floor_bytes_per_s)
 
     def reached(self, bytes_per_s: float) -> None:
-        """Record the speed of the scan's reads, without its waits."""
+        """Record the speed of the scan's reads in bytes per second, without the waits between
+        them."""
         self._reached = bytes_per_s
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Raise the rate to `bytes_per_s`, at most to the ceiling. Never lower the rate."""
+        """Raise the rate to `bytes_per_s`, but not above the maximum. The method never lowers the
+        rate."""
         self._rate = min(max(self._rate, bytes_per_s), self._highest)
 
     def need(self, bytes_per_s: float) -> None:
-        """Set the rate that the interval requires."""
+        """Set the rate in bytes per second that the scan interval requires."""
         self._needed = bytes_per_s
         if not self._limits.fixed_bytes_per_s:
             self._rate = max(self._rate, self.lowest_bytes_per_s)
 
     def adjust(self, now_s: float, others_pressure: float) -> None:
-        """Increase or decrease the rate once. `others_pressure` is the share of time in which tasks
-        other than the scan waited for a disk.
+        """Increase or decrease the rate once.
+
+        `others_pressure` is the share of time in which tasks other than the scan waited for a disk.
         """
         if self._limits.fixed_bytes_per_s:
             return
@@ -231,20 +239,22 @@ class RateControl:
 
 
 class Budget:
-    """A token bucket that limits reads, with a burst of `BURST_S`."""
+    """A token bucket that limits the rate of reads. After an idle time, a scan may read for
+    `BURST_S` seconds without waiting."""
 
     def __init__(self, now_s: float) -> None:
         self._due_s = now_s
 
     def delay_s(self, now_s: float, length_bytes: int, bytes_per_s: float) -> float:
-        """Account for one read; return the seconds until the next. A rate of 0 is unlimited."""
+        """Count the bytes of one read, and return the seconds to wait until the next read. A rate
+        of 0 is unlimited."""
         if bytes_per_s:
             self._due_s = max(self._due_s, now_s - BURST_S) + length_bytes / bytes_per_s
         return max(0.0, self._due_s - now_s)
 
 
 class Pacer:
-    """Computes the wait after each read of a scan."""
+    """Computes how long a scan must wait after each read."""
 
     def __init__(self, limits: PaceLimits, latencies: Latencies, now_s: float) -> None:
         self._limits = limits
@@ -257,28 +267,31 @@ class Pacer:
         self.rate = RateControl(limits, latencies)
 
     def change(self, limits: PaceLimits) -> None:
-        """Replace the limits, and reset the budget. Thread-safe. Without the reset, a wait at a low
-        earlier rate could last hours.
+        """Replace the limits, and reset the budget of reads. Thread-safe.
+
+        Without the reset, a wait that was computed with a low earlier rate could last hours.
         """
         self._limits = limits
         self.rate.change(limits)
         self._is_changed = True
 
     def piece_bytes(self, now_s: float) -> int:
-        """Return the maximum size of one read; 0 = unlimited.
+        """Return the maximum number of bytes of one read; 0 = unlimited.
 
-        While clients read, a large read of the scan delays all arriving reads of clients.
+        The size is limited while clients read, because a large read of the scan delays the reads of
+        clients.
         """
         if self._limits.fixed_bytes_per_s or not self._latencies.are_recent(now_s):
             return 0
         return PIECE_BYTES
 
     def is_time_to_adjust(self, now_s: float) -> bool:
-        """Return True if `adjust` is due."""
+        """Return True if at least ADJUST_S seconds have passed since the last call of `adjust`."""
         return now_s - self._adjusted_at_s >= ADJUST_S
 
     def adjust(self, now_s: float, others_pressure: float) -> None:
-        """Adjust the rate to the measurements."""
+        """Adjust the rate to the measurements since the last call. `others_pressure` is the share
+        of time in which tasks other than the scan waited for a disk."""
         self._adjusted_at_s = now_s
         if self._reading_s > 0:
             self.rate.reached(self._read_bytes / self._reading_s)
@@ -286,7 +299,8 @@ class Pacer:
         self.rate.adjust(now_s, others_pressure)
 
     def delay_s(self, now_s: float, length_bytes: int, took_s: float = 0.0) -> float:
-        """Account for a finished read; return how long to wait before the next."""
+        """Record a finished read that took `took_s` seconds. Return the seconds to wait until the
+        next read."""
         self._latencies.scanned(now_s)
         if self._is_changed:
             self._is_changed = False
@@ -308,7 +322,7 @@ class Pacer:
 class PressureSample:
     """A sample of the kernel's I/O pressure (PSI, line `some`).
 
-    `total_us` is the total time in which a task waited, in microseconds.
+    `total_us` is the total time in microseconds in which at least one task waited for I/O.
     """
 
     at_s: float
@@ -317,10 +331,11 @@ class PressureSample:
 
 
 def pressure_of_others(first: PressureSample, second: PressureSample) -> float:
-    """Return a lower bound on the share of time in which tasks other than the scans waited for a
+    """Return a lower bound of the share of time in which tasks other than the scans waited for a
     disk.
 
-    The kernel also counts the scans' waits for their own reads, which are subtracted.
+    The kernel also counts the time in which the scans waited for their own reads. This time is
+    subtracted.
     """
     duration_s = second.at_s - first.at_s
     if duration_s <= 0:
@@ -330,10 +345,8 @@ def pressure_of_others(first: PressureSample, second: PressureSample) -> float:
 
 
 def parse_stall_us(text: str) -> int:
-    """Return `total` of the `some` line of /proc/pressure/io, in microseconds.
-
-    Raise ValueError if there is no such line.
-    """
+    """Return the number `total` in the line `some` of /proc/pressure/io, in microseconds. Raise
+    ValueError if there is no such line."""
     for line in text.splitlines():
         kind, *fields = line.split()
         if kind == "some":

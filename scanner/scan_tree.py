@@ -1,4 +1,4 @@
-"""Builds the tree of a scan from blocks in order and the content of their chunks on disk."""
+"""Builds the tree of a scan from the chunks on disk. The blocks and chunks are added in order."""
 
 from typing import Final
 
@@ -12,11 +12,12 @@ from scanner.rows.small_blocks import SimpleRun
 from scanner.rows.uniform_chunks import UniformChunks
 
 UNREADABLE_LEAF: Final = b"unreadable"
-"""Input of the fold for an unreadable chunk, whose leaf then differs from every healthy leaf."""
+"""Replaces the window checksums of an unreadable chunk, so that its leaf differs from every healthy
+leaf."""
 
 
 class ScanTreeBuilder:
-    """Builds a tree, and counts its blocks and chunks."""
+    """Builds the tree of a scan, and counts its blocks and chunks."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._builder = TreeBuilder(algorithm)
@@ -25,28 +26,28 @@ class ScanTreeBuilder:
         self.chunk_count = 0
 
     def add_tombstone(self, block_id: BlockId, checksum: int) -> None:
-        """Add a deleted block, at any time."""
+        """Add a deleted block. The method may be called at any time."""
         self._builder.add_tombstone(block_id, checksum)
 
     def begin(self, block_id: BlockId) -> None:
-        """Add the next block; following chunks belong to it."""
+        """Add the next block. The chunks that are added next belong to it."""
         self._add_clean()
         self.block_count += 1
         self._builder.add_block(block_id)
 
     def healthy(self, *chunks: ChunkInfo) -> None:
-        """Add chunks whose data matches their row."""
+        """Add chunks whose data matches the checksums in their row."""
         self._clean += chunks
         self.chunk_count += len(chunks)
 
     def damaged(self, chunk: ChunkInfo, length_bytes: int, sums: bytes) -> None:
-        """Add a damaged chunk, by the window checksums of its content on disk."""
+        """Add a damaged chunk, with the length and the window checksums of its content on disk."""
         self._add_clean()
         self.chunk_count += 1
         self._builder.add_chunk(chunk.offset, length_bytes, sums, False)
 
     def run(self, run: SimpleRun, start: int, end: int) -> None:
-        """Add the blocks `[start, end)` of a run, all healthy."""
+        """Add the blocks with the indexes `[start, end)` of `run`. All of them are healthy."""
         self._add_clean()
         self.block_count += end - start
         self.chunk_count += end - start
@@ -55,7 +56,7 @@ class ScanTreeBuilder:
         self._builder.add_blocks(run.block_ids[part], counts, run.spans[part], run.leaves[part])
 
     def alike(self, block: UniformChunks, count: int) -> None:
-        """Add a block with its first `count` chunks, all healthy."""
+        """Add a block with its first `count` chunks. All of them are healthy."""
         self._add_clean()
         self.block_count += 1
         self.chunk_count += count
@@ -67,13 +68,15 @@ class ScanTreeBuilder:
         )
 
     def build(self) -> Tree:
-        """Return the tree."""
+        """Return the tree of all added blocks and chunks."""
         self._add_clean()
         return self._builder.build()
 
     def _add_clean(self) -> None:
-        """Add the collected clean chunks to the tree, many at once. Adding each between two reads
-        would be slow, because the processor's cache is then full of data.
+        """Add the collected healthy chunks to the tree.
+
+        Many chunks are added at once. Adding each chunk between two reads would be slow, because
+        the processor's cache is then full of data.
         """
         for chunk in self._clean:
             self._builder.add_chunk(chunk.offset, chunk.length_bytes, chunk.window_checksums, True)

@@ -1,16 +1,15 @@
-"""Schedules the reads of replicas, so that every byte is read again within the scan interval.
+"""Schedules the scans of replicas, so that every byte is read again within the scan interval.
 
-After a read at time L, a replica is not read again for 0.12 of the interval. It is due at its next
-slot after that, and its deadline is L + interval. The required rate rises as the deadline of due
-replicas approaches.
+After a scan at time L, the next scan of the replica is due at its next slot, but not before 0.12 of
+the interval has passed. Its deadline is L + interval. The required rate rises as the deadline of
+due replicas approaches.
 
 A replica has one slot in each period, which is 0.8 of the interval. The position of the slot in the
-period is a hash of the container's and the datanode's id. Therefore the load of a host is even,
+period is a hash of the container's and the datanode's id. Therefore, the load of a host is even,
 even if all its replicas were written at the same time. The replicas of a container are read at
 different times, without communication between datanodes.
 
-No I/O, no clock. Times are wall time, because an interval may be longer than the process
-runs.
+No I/O, no clock. Times are wall time, because an interval may be longer than the process runs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,10 +37,8 @@ assert PERIOD_SHARE * (1 + REST_SHARE) + MARGIN_SHARE < 1, "a slot lies before t
 
 
 class Urgency(IntEnum):
-    """Priority classes of reads, the most urgent first.
-
-    A replica that was just imported counts as never read.
-    """
+    """Priority classes of scans, the most urgent first. A replica that was just imported counts as
+    never read."""
 
     LAST_COPY = 0  # not read since it became the only healthy replica
     NEVER_READ = 1
@@ -51,12 +48,11 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScanCandidate:
-    """A replica that may be read.
+    """A replica that may be scanned. All times are in ms; 0 means that the event did not happen.
 
-    `read_at_ms` is the end of its last complete read, 0 = never. `doubt_since_ms` is the time when
-    its volume became suspect, 0 = not suspect. `last_copy_since_ms` is the time since which this is
-    the only healthy replica of its container, which must be read again after that time. 0 = other
-    replicas are healthy.
+    `read_at_ms` is the end of the last complete scan. `doubt_since_ms` is the time when the volume
+    became suspect. `last_copy_since_ms` is the time since which this is the only healthy replica of
+    its container; such a replica must be scanned again after that time.
     """
 
     container_id: ContainerId
@@ -67,7 +63,7 @@ class ScanCandidate:
 
     @property
     def urgency(self) -> Urgency:
-        """The priority class of the replica."""
+        """Priority class of the replica."""
         if self.read_at_ms < self.last_copy_since_ms:
             return Urgency.LAST_COPY
         if not self.read_at_ms:
@@ -79,7 +75,8 @@ class ScanCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledReplica:
-    """A candidate with its due time and its deadline; a deadline of 0 means "never read"."""
+    """A replica with the time when its scan is due, and its deadline. A deadline of 0 means that
+    the replica was never scanned."""
 
     candidate: ScanCandidate
     due_at_ms: int
@@ -88,7 +85,7 @@ class ScheduledReplica:
 
 @dataclass(frozen=True, slots=True)
 class Agenda:
-    """The due reads of one volume, most urgent first.
+    """The due scans of one volume, the most urgent first.
 
     `needed_bytes_per_s` is the lowest rate that meets the interval. `wait_s` is the time until
     another replica becomes due. `lag_s` is the time since the earliest missed deadline; 0.0 if none
@@ -107,7 +104,8 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates of one volume as columns. `doubt_since_ms` applies to all of them."""
+    """The replicas of one volume that may be scanned, as columns. `doubt_since_ms` applies to all
+    of them."""
 
     container_ids: U64s
     used_bytes: U64s
@@ -126,7 +124,7 @@ class Candidates:
             )
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "Candidates":
-        """Return the candidates for which `mask` is true."""
+        """Return the replicas for which `mask` is True."""
         return Candidates(
             self.container_ids[mask],
             self.used_bytes[mask],
@@ -137,7 +135,7 @@ class Candidates:
 
 
 class Schedule:
-    """Computes when the replicas of one datanode are due to be read, for one scan interval."""
+    """Computes when the scans of a datanode's replicas are due, for one scan interval."""
 
     def __init__(self, *, interval_s: float, datanode_id: str) -> None:
         if interval_s <= 0:
@@ -151,20 +149,20 @@ class Schedule:
 
     @property
     def interval_s(self) -> float:
-        """The scan interval."""
+        """The scan interval in seconds."""
         return self._interval_ms / 1000
 
     @property
     def rest_s(self) -> float:
-        """Rest time after a read of a replica, in seconds. During this time, the replica is read
-        again only for an urgent reason."""
+        """Seconds after a scan of a replica in which it is scanned again only for an urgent
+        reason."""
         return REST_SHARE * self._period_ms / 1000
 
     def item(self, candidate: ScanCandidate, now_ms: int) -> ScheduledReplica:
-        """Return the candidate with its due time and its deadline.
+        """Return a replica with the time when its scan is due, and its deadline.
 
-        If the last read is in the future, the clock was changed. The replica is then due now,
-        because otherwise it might not be read for years.
+        If the time of the last scan is in the future, the clock was changed. The scan is then due
+        now, because otherwise the replica might not be read for years.
         """
         read_at_ms = candidate.read_at_ms
         if not read_at_ms:
@@ -186,10 +184,10 @@ class Schedule:
         return phase
 
     def agenda_of(self, candidates: Candidates, now_ms: int) -> Agenda:
-        """Return the due reads in order, and the required rate, from columns of candidates.
+        """Return the due scans in order, and the required rate, given columns of replicas.
 
-        The result is that of `agenda`. For 100,000 candidates, it takes some hundredths of a
-        second.
+        The result equals that of `agenda`. For 100,000 replicas, the method takes some hundredths
+        of a second.
         """
         read_at_ms = candidates.read_at_ms.astype(np.float64)  # whole milliseconds: exact
         is_read = candidates.read_at_ms > 0
@@ -220,7 +218,7 @@ class Schedule:
         )
 
     def _phases_of(self, container_ids: U64s) -> npt.NDArray[np.float64]:
-        """Return `phase_of` for each of these ascending ids; the result of the last call is
+        """Return `phase_of` for each of the ids, which must ascend. The result of the last call is
         cached."""
         if not np.array_equal(container_ids, self._phase_ids):
             known = dict(zip(self._phase_ids.tolist(), self._phase_column.tolist(), strict=True))
@@ -232,7 +230,7 @@ class Schedule:
         return self._phase_column
 
     def agenda(self, candidates: Iterable[ScanCandidate], now_ms: int) -> Agenda:
-        """Return the due reads in order, and the required rate."""
+        """Return the due scans in order, and the required rate."""
         due = []
         used_bytes = never_read_count = 0
         later_ms = deadline_ms = oldest_ms = inf
@@ -262,10 +260,11 @@ class Schedule:
     def _needed_bytes_per_s(
         self, due: Sequence[ScheduledReplica], used_bytes: int, now_ms: int
     ) -> float:
-        """Return the lowest rate at which each due read, in this order, ends before its deadline.
+        """Return the lowest rate at which each due scan, in this order, ends before its deadline.
 
-        The rate is at least the rate that reads all replicas once per period, because further reads
-        become due in the meantime. A missed deadline counts as if one margin of time remained.
+        The rate is at least the rate that reads all replicas once per period, because more scans
+        become due in the meantime. If a deadline was missed, the scan should end within
+        MARGIN_SHARE of the interval.
         """
         needed = used_bytes / self._period_ms * 1000
         margin_ms = MARGIN_SHARE * self._interval_ms
@@ -279,7 +278,7 @@ class Schedule:
 
 
 def phase_of(container_id: ContainerId, datanode_id: str) -> float:
-    """Return the position in the period, in [0, 1), at which this datanode reads its replica.
+    """Return the position of a replica's slot in the period, in [0, 1).
 
     The position is a hash, so that datanodes read the replicas of a container at different times.
     For three replicas, the longest time in which none of them is read is on average 0.61 of a
@@ -291,15 +290,17 @@ def phase_of(container_id: ContainerId, datanode_id: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ScanHours:
-    """Times of the day, UTC, in which background reading is allowed; empty = always.
+    """Times of the day, in UTC, in which scans may run in the background. If there are none, scans
+    may always run.
 
-    Each span is (first minute, end minute) of the day. An end before the start is on the next day.
+    Each item is (first minute of the day, end minute of the day). If the end is before the start,
+    it is on the next day.
     """
 
     spans: tuple[tuple[int, int], ...] = ()
 
     def is_open(self, now_ms: int) -> bool:
-        """Return True if reading is allowed now."""
+        """Return True if scans may run now."""
         minute = now_ms // 60_000 % MINUTES_OF_DAY
         return not self.spans or any(
             first <= minute < end if first < end else minute >= first or minute < end
@@ -307,7 +308,7 @@ class ScanHours:
         )
 
     def opens_in_s(self, now_ms: int) -> float:
-        """Return the seconds until reading is allowed; 0.0 if it is allowed now."""
+        """Return the number of seconds until scans may run; 0.0 if they may run now."""
         if self.is_open(now_ms):
             return 0.0
         minute_of_day = now_ms / 60_000 % MINUTES_OF_DAY
@@ -315,13 +316,14 @@ class ScanHours:
 
     @property
     def share(self) -> float:
-        """The share of the day in which reading is allowed, 0.0 to 1.0."""
+        """Share of the day in which scans may run, from 0.0 to 1.0."""
         starts_ms = range(0, DAY_S * 1000, 60_000)
         return sum(map(self.is_open, starts_ms)) / MINUTES_OF_DAY
 
 
 def parse_window(text: str) -> tuple[int, int]:
-    """Parse a window like `22:00-06:00` into minutes. Raise ValueError if it is invalid."""
+    """Convert a text like `22:00-06:00` to (first minute of the day, end minute of the day). Raise
+    ValueError if the text is invalid."""
     first, _, end = text.partition("-")
     minutes = (_minute(first), _minute(end))
     if minutes[0] == minutes[1]:
@@ -340,11 +342,10 @@ def _minute(text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feasibility:
-    """The result of checking whether one volume can be read within the interval.
+    """The result of a check whether one volume can be read completely within the scan interval.
 
     `offered_bytes_per_s` is the rate that the configuration or the disk allows, 0 = unknown;
-    `offered_by` names which of them. `open_share` is the share of the day in which reading is
-    allowed.
+    `offered_by` says which of the two. `open_share` is the share of the day in which scans may run.
     """
 
     volume: str
@@ -356,16 +357,16 @@ class Feasibility:
 
     @property
     def needed_bytes_per_s(self) -> float:
-        """The rate that meets the interval."""
+        """Rate in bytes per second that meets the interval."""
         return HEADROOM * self.used_bytes / (self.interval_s * max(self.open_share, 1e-9))
 
     @property
     def is_possible(self) -> bool:
-        """True if the interval can be met; an unknown rate is accepted."""
+        """True if the interval can be met, or if the possible rate is unknown."""
         return not self.offered_bytes_per_s or self.needed_bytes_per_s <= self.offered_bytes_per_s
 
     def __str__(self) -> str:
-        """The calculation as text."""
+        """Return the calculation as text."""
         a_day = "" if self.open_share >= 1 else f", {self.open_share * 24:.1f} hours a day"
         needed = (
             f"volume {self.volume}: {self.used_bytes / 1e9:.1f} GB within "

@@ -1,10 +1,11 @@
-"""Decides when a read failure is UNREADABLE: after three failures over at least an hour.
+"""Decides when a read failure means that data is UNREADABLE: after three failures over at least an
+hour.
 
-A single read failure may be caused by changed permissions, a network outage, or a disk whose reads
-differ. Unless its errno is listed as a device error, it is no verdict on the data. Scans count
-such failures (`UnreadableRecord`). After three failures over at least an hour, the next scan
-reads through `RetryingReader`, so that a repeated failure is UNREADABLE for the block. A lack of
-resources of the host never leads to this verdict.
+The cause of a single read failure may be changed permissions, a network outage, or a disk whose
+reads differ. Unless its errno is listed as a device error, the failure says nothing about the data.
+Scans count such failures (`UnreadableRecord`). After three failures over at least an hour, the next
+scan reads through `RetryingReader`, which reports another failure as UNREADABLE for the block. If
+the host lacks a resource, data is never reported as UNREADABLE.
 """
 
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ WHY_CHARS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class UnreadableRecord:
-    """The number of read failures of a replica, their first and last time, and the last reason."""
+    """The number of read failures of a replica, the times of the first and the last, and the last
+    reason."""
 
     count: int
     first_at_ms: int
@@ -33,14 +35,16 @@ class UnreadableRecord:
 
 
 class UnreadableRecords(Protocol):
-    """The stored read failures of one replica."""
+    """Stores the read failures of one replica."""
 
     def record_failure(self, why: str) -> None:
-        """Record that a scan ended because of a read failure. The record is durable on return."""
+        """Record that a scan ended because of a read failure. When the method returns, the record
+        is durable."""
         ...
 
     def are_over(self) -> bool:
-        """Return True if the next scan must report a read failure as UNREADABLE."""
+        """Return True if there were enough failures that the next scan must report a read failure
+        as UNREADABLE."""
         ...
 
     def are_noted(self) -> bool:
@@ -49,9 +53,9 @@ class UnreadableRecords(Protocol):
 
 
 def incremented(had: UnreadableRecord | None, now_ms: int, why: str) -> UnreadableRecord:
-    """Return the record `had` plus one failure at `now_ms`.
+    """Return the record `had` with one more failure at `now_ms`.
 
-    Begin a new record if there is none, or if its last failure is older than FORGOTTEN_MS.
+    Begin a new record if `had` is None, or if its last failure is older than FORGOTTEN_MS.
     """
     if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
         had = UnreadableRecord(0, now_ms, now_ms, "")
@@ -76,7 +80,7 @@ def _insisting() -> Iterator[None]:
 
 
 class _InsistentFile:
-    """An open block file whose read failures are raised as RepeatedError."""
+    """An open block file that raises RepeatedError if a read fails."""
 
     def __init__(self, file: BlockFileReader) -> None:
         self._file = file
@@ -89,19 +93,19 @@ class _InsistentFile:
             return self._file.size_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read as the wrapped file does; raise RepeatedError if the read fails."""
+        """Read as the wrapped file does. Raise RepeatedError if the read fails."""
         with _insisting():
             return self._file.read(offset, length_bytes)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read again past the page cache, as the wrapped file does; raise RepeatedError if the read
+        """Read past the page cache as the wrapped file does. Raise RepeatedError if the read
         fails."""
         with _insisting():
             return self._file.reread_past_cache(offset, length_bytes)
 
 
 class RetryingReader:
-    """Wraps a `ReplicaReader`, and raises its read failures as RepeatedError."""
+    """Wraps a `ReplicaReader`, and raises RepeatedError if a read fails."""
 
     def __init__(self, reader: ReplicaReader) -> None:
         self._reader = reader
@@ -118,11 +122,11 @@ class RetryingReader:
         return self._reader.container_id
 
     def open_block(self, block_id: BlockId) -> BlockFileReader:
-        """Open the block's file; raise FileNotFoundError if there is none."""
+        """Open the file of a block. Raise FileNotFoundError if there is none."""
         with _insisting():
             return _InsistentFile(self._reader.open_block(block_id))
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block as the wrapped reader does; raise RepeatedError if the read fails."""
+        """Read a small block as the wrapped reader does. Raise RepeatedError if the read fails."""
         with _insisting():
             return self._reader.read_whole(block_id, length_bytes)

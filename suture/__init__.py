@@ -1,7 +1,7 @@
-"""The client of a cluster: `from suture import Client`; docs/CLIENT.md has examples.
+"""The client library of a cluster: `from suture import Client`. docs/CLIENT.md has examples.
 
-Other programs may use only the names in `__all__`. The subpackages are the library that Suture's
-own programs share. Importing a subpackage does not load the client.
+Other programs may use only the names in `__all__`. The subpackages are shared by Suture's own
+programs. Importing a subpackage does not load the client.
 """
 
 from importlib import import_module
@@ -44,7 +44,7 @@ _ELSEWHERE: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name, importing its module when it is first used."""
+    """Return the public object `name`. Its module is imported on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_ELSEWHERE.get(name, "suture.errors")), name)

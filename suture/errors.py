@@ -36,8 +36,7 @@ EXTRAS: Final = {  # package -> the extra that installs it
 
 
 class Code(StrEnum):
-    """Stable names of errors. Where Ozone has a result code for the same error, Ozone's name is
-    used."""
+    """Stable names of errors. If Ozone has a result code for the same error, its name is used."""
 
     # RefusedError
     MALFORMED_REQUEST = "MALFORMED_REQUEST"
@@ -89,7 +88,7 @@ class Code(StrEnum):
 
 
 class SutureError(Exception):
-    """Base class of all errors; never raised itself."""
+    """Base class of all errors of Suture. Only its subclasses are raised."""
 
     def __init__(self, code: Code, message: str, *, hint: str = "", **facts: object) -> None:
         super().__init__(message)
@@ -99,24 +98,27 @@ class SutureError(Exception):
 
 
 class UnavailableError(SutureError):
-    """A failure that may be temporary: the caller may try again later."""
+    """Raised for a failure that may be temporary. The caller may try again later."""
 
 
 class RefusedError(SutureError):
-    """The request is invalid: the caller must not retry it unchanged."""
+    """Raised for an invalid request. The caller must not repeat the request unchanged."""
 
 
 class VolumeFailed(SutureError):
-    """The volume failed: the caller must stop using it."""
+    """Raised if a volume has failed. The caller must stop using it."""
 
 
 class BlockFailed(VolumeFailed):
-    """The files of one block fail: the disk has a bad sector there, or other objects are at the
-    paths. The volume is suspect but not failed, so work on other blocks continues."""
+    """Raised if the files of one block fail, because the disk has a bad sector or another object is
+    at the path.
+
+    The volume is suspect but not failed, so work on other blocks continues.
+    """
 
 
 def size_text(count_bytes: float) -> str:
-    """Return a size in binary units, such as `5.0 GiB`."""
+    """Return a number of bytes as text in binary units, such as `5.0 GiB`."""
     value = float(count_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < _KIB:
@@ -126,9 +128,12 @@ def size_text(count_bytes: float) -> str:
 
 
 def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> RefusedError:
-    """Return the error for `who`, a feature that needs a missing optional package; the error names
-    the extra that installs the package. Raise `error` again if no extra has the missing package.
-    `extra` names the extra if several extras contain the package."""
+    """Return the error for a feature (`who`) that needs an optional package which is not installed.
+
+    The message names the extra (optional dependencies of `pip install`) that installs the package.
+    `extra` is its name if several extras have the package. If no extra has the package, raise
+    `error` again.
+    """
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         raise error
@@ -141,19 +146,20 @@ def missing_extra(error: ModuleNotFoundError, who: str, *, extra: str = "") -> R
 
 
 class KeyNotFound(RefusedError):
-    """No key has this name."""
+    """Raised if no key has this name."""
 
 
 class KeyExists(RefusedError):
-    """The key exists, and the put did not allow to replace it."""
+    """Raised if the key exists, and the put did not allow to replace it."""
 
 
 class KeyLost(RefusedError):
-    """An operator marked a container with data of the key as lost."""
+    """Raised if an operator has marked a container with data of the key as lost."""
 
 
 class KeyReplaced(RefusedError):
-    """The key was replaced while it was read: discard what was read, and start again."""
+    """Raised if the key was replaced while it was read. The caller must discard the data and start
+    again."""
 
 
 KINDS: Final[dict[Code, type[RefusedError]]] = {
@@ -166,8 +172,8 @@ KINDS: Final[dict[Code, type[RefusedError]]] = {
 
 @contextmanager
 def by_kind() -> Iterator[None]:
-    """Raise each SutureError of the body as the subclass for its code, such as KeyNotFound, if
-    there is one."""
+    """Raise each SutureError of the `with` block as the subclass for its code, such as KeyNotFound,
+    if there is one."""
     try:
         yield
     except SutureError as error:

@@ -1,1 +1,2 @@
-"""Plans: the actions that follow from a judgement, one per row, each with its reason."""
+"""Plans: the actions that repair the containers of a batch. Each row has one action and its
+reason."""

@@ -1,4 +1,4 @@
-"""Plan rules for replicas to close, because their container has a later state."""
+"""The rules of the plan that close replicas."""
 
 from collections.abc import Iterable
 
@@ -10,8 +10,10 @@ from health.words import Action, HealthState, SharedState
 
 
 def close(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan to close the replicas whose container already has a later state. The rules are those of
-    Ozone's handlers for open, closing, quasi-closed and mismatched replicas."""
+    """Yield plan rows that close the replicas whose container already has a later state.
+
+    The rules are those of Ozone's handlers for open, closing, quasi-closed and mismatched replicas.
+    """
     view, replicas, containers = scene.view, scene.view.batch.replicas, scene.view.batch.containers
     state, is_ec = containers.state, view.is_ec
     is_quasi = view.is_present & (replicas.state == SharedState.QUASI_CLOSED)

@@ -1,4 +1,4 @@
-"""Plan rules for replicas to copy or reconstruct, and for their sources."""
+"""The rules of the plan that copy or reconstruct replicas, and choose the sources."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -33,10 +33,12 @@ GIVEN_UP: Final = (HealthState.UNHEALTHY, HealthState.UNHEALTHY_UNDER_REPLICATED
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
-    """Return a mask of the best rows of each group. `kinds` has masks of rows, the best kind
-    first. For each group, the best rows are its `is_sound` rows of the first kind that has any.
-    If no kind has any, they are all rows of the group in the first mask of `kinds`. `group` is
-    the group number of each row, below `count`.
+    """Return, for each row, True if it is one of the best rows of its group.
+
+    `kinds` has boolean arrays with one value per row, the best kind of row first. The best rows of
+    a group are its `is_sound` rows of the first kind that has any in this group. If no kind has
+    any, they are the rows of the group in the first array of `kinds`. `group` has the group number
+    of each row, below `count`.
     """
     chosen = kinds[0]
     is_open = np.ones(count, dtype=np.bool_)
@@ -50,13 +52,14 @@ def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -
 
 
 def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
-    """Return a mask of the replicas of the `asked` containers that may be copied. Also return the
-    rank of each replica as a source; lower ranks are used first, and QUASI_CLOSED replicas rank
-    last.
+    """Return, for each replica of the `asked` containers, True if it may be the source of a copy.
 
-    Sources are replicas of the best available kind with the last commit. A replica with a known
-    problem is a source only if all other sources with as many commits have a problem, too. The
-    function does not check whether a container needs a copy.
+    Also return the rank of each replica as a source. Sources with a lower rank are used first, and
+    QUASI_CLOSED replicas have the highest rank.
+
+    The sources are the replicas with the last commit, of the best available state. A replica with a
+    known problem is a source only if all other replicas with as many commits have a problem, too.
+    The function does not check whether a container needs a copy.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -79,8 +82,8 @@ def ratis_sources(scene: PlanInput, asked: Bools) -> tuple[Bools, Ints]:
 
 
 def replicate(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan copies for Ratis containers with too few replicas, or one copy that improves the rack
-    spread."""
+    """Yield plan rows that copy Ratis containers with too few replicas, or that make one copy to
+    improve the spread over racks."""
     view, n, verdicts = scene.view, scene.counts.ratis, scene.verdicts
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
@@ -117,8 +120,11 @@ def replicate(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _is_crowded(scene: PlanInput) -> Bools:
-    """Return a mask of the closed containers that have surplus bad replicas and exactly enough good
-    replicas, and whose good replicas are on too few racks.
+    """Return, for each closed container, True if it has exactly enough intact replicas, but these
+    are on too few racks.
+
+    Only containers that also have damaged replicas are considered. Their health state is
+    OVER_REPLICATED, which does not show the wrong spread over racks.
     """
     view, n = scene.view, scene.counts.ratis
     asked = (scene.verdicts.state == HealthState.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
@@ -131,8 +137,10 @@ def _is_crowded(scene: PlanInput) -> Bools:
 
 
 def replicate_origins(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan copies for the origins of stuck quasi-closed containers that have too few replicas. The
-    sources are replicas of the same origin.
+    """Yield plan rows that copy replicas of stuck quasi-closed containers.
+
+    The origin of a replica is the datanode that received the writes. Copies are made for each
+    origin that has too few replicas. The sources are replicas of the same origin.
     """
     view, verdicts, origins = scene.view, scene.verdicts, scene.counts.quasi.origins
     is_short = verdicts.state == HealthState.QUASI_CLOSED_STUCK_UNDER_REPLICATED
@@ -159,8 +167,11 @@ def replicate_origins(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
-    """Return a mask of the best replicas of each origin: healthy replicas if there are any, with
-    the last commit. Replicas with known problems are included only if there are no others.
+    """Return, for each replica in `rows`, True if it is one of the best replicas of its origin.
+
+    The origin of a replica is the datanode that received the writes. The best replicas have the
+    last commit, and are healthy if the origin has healthy replicas. Replicas with known problems
+    are included only if there are no others.
     """
     origins, replicas = scene.counts.quasi.origins, scene.view.batch.replicas
     group, count = origins.of_row[rows], len(origins.container)
@@ -175,8 +186,8 @@ def _last_of_origin(scene: PlanInput, rows: Ints) -> Bools:
 
 
 def replicate_vulnerable(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan copies of UNHEALTHY replicas if no other node in service has the last commit of their
-    origin."""
+    """Yield plan rows that copy an UNHEALTHY replica, if no other node in service has the last
+    commit of its origin (the datanode that received the writes)."""
     view, quasi = scene.view, scene.counts.quasi
     count = view.rows.tally(quasi.is_vulnerable)
     applies = (
@@ -199,8 +210,10 @@ def replicate_vulnerable(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan reconstructions of missing indexes from one CLOSED replica per index. Replicas in
-    service come first; replicas with known problems are used only if needed.
+    """Yield plan rows that reconstruct missing indexes from one CLOSED replica per index.
+
+    Replicas in service are preferred. Replicas with known problems are used only if they are
+    needed.
 
     If fewer indexes have a CLOSED replica than a reconstruction needs, UNHEALTHY replicas are
     sources, too. Ozone does not reconstruct such a container, but damage in two shards is seldom in
@@ -224,9 +237,11 @@ def reconstruct(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _reconstructed(scene: PlanInput, lost: Ints, usable: Bools, text: str) -> PlanRows:
-    """Return rows to reconstruct the `lost` indexes of containers with enough `usable` replicas.
-    The source of each index is its best replica: CLOSED replicas are preferred, then those without
-    a known problem, then those in service.
+    """Return plan rows that reconstruct the `lost` indexes of containers with enough `usable`
+    replicas.
+
+    The source of each index is its best replica: CLOSED replicas are preferred, then replicas
+    without a known problem, then replicas in service.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
@@ -276,10 +291,11 @@ def _index_reasons(text: str, masks: Ints) -> Reasons:
 
 
 def move_indexes(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan a copy of each index that has a replica on a leaving node and none in service, one row
-    per index. Also copy the indexes in maintenance that need a second replica.
+    """Yield one plan row for each index that has a replica on a leaving node and none in service.
+    The row copies this index.
 
-    Replicas in maintenance are possible sources, too.
+    Indexes with a replica in maintenance are copied, too, if they need a second replica. Replicas
+    in maintenance are possible sources.
     """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
     offline = ec.decommission_only | ec.maintenance_only
@@ -310,8 +326,8 @@ def move_indexes(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def spread_indexes(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan a copy of an intact shard from the rack with the most shards to another rack, one row
-    per container.
+    """Yield plan rows that copy an intact shard from the rack with the most shards to another rack,
+    one row per container.
 
     The copy creates a surplus replica. A later plan deletes the replica on the crowded rack.
     """
@@ -341,8 +357,8 @@ def spread_indexes(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _lowest(masks: Ints, counts: Ints) -> Ints:
-    """Return each mask with only its lowest set bits. `counts` has, for each mask, the maximum
-    number of bits to keep."""
+    """Return, for each integer in `masks`, the integer with only its lowest set bits. `counts` has
+    the maximum number of bits to keep for each integer."""
     taken = np.zeros(len(masks), dtype=np.int64)
     left, wanted = masks.copy(), counts.copy()
     while (wanted > 0).any() and left.any():

@@ -1,11 +1,13 @@
-"""Plan rules for replicas to delete.
+"""The rules of the plan that delete surplus, damaged and empty replicas.
 
-Pending adds, and replicas with pending deletes, do not count as replicas. A rule deletes only
-replicas on answering nodes in service that have reported all their replicas. A rule deletes one
-replica per container and run, and every planner chooses the same replica. The required number of
-equal, whole replicas remains, on the required number of racks. A replica is whole if it is CLOSED,
-loaded and without findings (`health.remaining.whole`). A replica with more commits than the
-remaining replicas is not deleted.
+A rule deletes at most one replica per container and run, and every program that computes the plan
+chooses the same replica. Only replicas on answering nodes in service that have reported all their
+replicas are deleted. The required number of equal, intact replicas remains, on the required number
+of racks. A replica with more commits than the remaining replicas is not deleted.
+
+A replica is intact if it is CLOSED, its datanode could load it, and scans have found no fault in it
+(`health.remaining.whole`). Pending adds, and replicas with pending deletes, do not count as
+replicas.
 """
 
 from collections.abc import Iterable
@@ -39,15 +41,15 @@ EXCESS, TWIN = "more replicas than needed", "unhealthy, its index has a good rep
 
 def _first(scene: PlanInput, rows: Ints, *keys: Ints) -> Ints:
     """Return one of `rows` for each container: the first row in the order of `keys`. The last key
-    is the primary key. Rows with equal keys are sorted by `BatchView.places`."""
+    is the primary key. Rows with equal keys are in the order of `BatchView.places`."""
     order = np.lexsort((scene.view.places(rows), *keys, scene.view.rows.owner[rows]))
     rows = rows[order]
     return rows[first_of_run(scene.view.rows.owner[rows])]
 
 
 def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: bool) -> PlanRows:
-    """Return one plan row per container, which deletes all replicas of the container in `rows`. The
-    plan rows ascend by container."""
+    """Return one plan row per container. The plan row deletes all replicas of the container that
+    are in `rows`. The plan rows are in ascending order of the containers."""
     replicas = scene.view.batch.replicas
     box, place = np.unique(scene.view.rows.owner[rows], return_inverse=True)
     return rows_of(
@@ -62,11 +64,12 @@ def _deletes(scene: PlanInput, rows: Ints, reason: Reasons | str, *, is_forced: 
 
 
 def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan the delete of one replica of a closed container that has too many.
+    """Yield plan rows that delete one replica of each closed container with too many replicas.
 
-    Replicas that are damaged or lack commits are deleted first, by ascending commit id. Then whole
-    replicas (`health.remaining.whole`) that are not needed for the rack spread are deleted. If
-    whole replicas differ, none is deleted, because it is unknown which one is correct.
+    Replicas that are damaged or lack commits are deleted first, in ascending order of the commit
+    ids. Then intact replicas (`health.remaining.whole`) that the spread over racks does not need
+    are deleted. If intact replicas differ, none is deleted, because it is unknown which one is
+    correct.
     """
     view, replicas, rows = scene.view, scene.view.batch.replicas, scene.view.rows
     containers = view.batch.containers
@@ -94,10 +97,10 @@ def delete_excess(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
-    """Return a mask of the replicas whose delete leaves their container on as many racks as before,
-    or at least on the required number.
+    """Return, for each replica, True if its delete leaves enough racks.
 
-    Only good replicas on answering nodes that stay in service count for racks.
+    Enough racks remain if the container is on as many racks as before, or at least on the required
+    number. Only intact replicas on answering nodes that stay in service count for racks.
     """
     view = scene.view
     seen = view.is_present & ~view.is_bad & view.is_reachable & ~view.is_leaving
@@ -111,9 +114,12 @@ def _keeps_racks(scene: PlanInput, applies: Bools) -> Bools:
 
 
 def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan the delete of one replica of each stuck quasi-closed container with surplus replicas.
-    Enough equal replicas of the same origin with at least as many commits must remain. A damaged
-    replica is deleted first, if the other replicas have all its data.
+    """Yield plan rows that delete one replica of each stuck quasi-closed container with surplus
+    replicas.
+
+    The origin of a replica is the datanode that received the writes. Enough equal replicas of the
+    same origin with at least as many commits must remain. A damaged replica is deleted first, if
+    the other replicas have all its data.
     """
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     origins, containers = scene.counts.quasi.origins, view.batch.containers
@@ -142,9 +148,11 @@ def delete_spare_of_origin(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan the delete of one shard of each EC container in which every index has a whole shard
-    (`health.remaining.whole`). Delete a bad shard if there is one, else one of two whole shards of
-    an index, on the rack with the most shards.
+    """Yield plan rows that delete one shard of each EC container in which every index has an intact
+    shard (`health.remaining.whole`).
+
+    A damaged shard is deleted if there is one. Otherwise, one of two intact shards of an index is
+    deleted, on the rack with the most shards.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     containers = view.batch.containers
@@ -169,8 +177,8 @@ def delete_spare_shard(scene: PlanInput) -> Iterable[PlanRows]:
 
 
 def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
-    """Return, for each `asked` replica, the highest commit id of the whole replicas with the same
-    index; NO_BCSID if there are none."""
+    """Return, for each replica in `asked`, the highest commit id of the intact replicas (`whole`)
+    with the same index; NO_BCSID if there are none."""
     replicas = scene.view.batch.replicas
     rows = np.flatnonzero(whole | asked)
     same = Groups.of(scene.view.rows.owner[rows], replicas.index[rows])
@@ -183,9 +191,10 @@ def _last_of_index(scene: PlanInput, whole: Bools, asked: Bools) -> Ints:
 
 
 def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
-    """Return a mask of the whole shards that another whole shard of the same index makes
-    unnecessary. Also return, for each whole shard, the number of whole shards of its container on
-    its rack.
+    """Return, for each shard, True if it is intact (`whole`) and another intact shard of its index
+    makes it unnecessary.
+
+    Also return, for each intact shard, the number of intact shards of its container on its rack.
     """
     view, replicas = scene.view, scene.view.batch.replicas
     rows = np.flatnonzero(whole)
@@ -213,7 +222,8 @@ def _twins(scene: PlanInput, whole: Bools) -> tuple[Bools, Ints]:
 
 
 def delete_empty(scene: PlanInput) -> Iterable[PlanRows]:
-    """Plan unforced deletes of all empty replicas of containers that are empty or DELETING."""
+    """Yield plan rows that delete all empty replicas of containers that are empty or DELETING. The
+    deletes are not forced."""
     view, replicas = scene.view, scene.view.batch.replicas
     is_going = view.batch.containers.state == ContainerOnlyState.DELETING
     is_going = (is_going | scene.counts.is_empty) & view.is_judged

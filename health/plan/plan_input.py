@@ -1,4 +1,4 @@
-"""The common input of the plan's rules."""
+"""The common input of all rules of the plan."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,42 +15,46 @@ from health.segmented_rows import Bools, Ints, first_of_run
 
 @dataclass(frozen=True)
 class PlanInput:
-    """The facts that all rules of the plan read."""
+    """The facts about a batch that the rules of the plan use."""
 
     view: BatchView
     counts: Counts
     verdicts: Verdicts
     compared: RootComparison
     doubts: Ints
-    """The known problem with the use of each replica as a source, as a code of `SourceIssue`."""
+    """For each replica, the known problem that makes it a bad source of a copy, as a code of
+    `SourceIssue`."""
 
     def chosen(self, when: Bools) -> Ints:
-        """Return the indexes of the judged containers for which `when` is True."""
+        """Return the indexes of the containers for which `when` is True and for which plans are
+        made (`BatchView.is_judged`)."""
         return np.flatnonzero(when & self.view.is_judged)
 
     @cached_property
     def usable(self) -> Bools:
-        """Mask of readable replicas: loaded, on an answering node, not excluded from plans
-        (`is_barred`), and not being deleted."""
+        """For each replica, True if it can be read: loaded, on an answering node, not excluded from
+        plans (`is_barred`), and not being deleted."""
         view = self.view
         is_there = view.is_present & view.is_reachable & ~view.is_leaving
         return is_there & view.batch.replicas.is_loaded & ~view.batch.replicas.is_barred
 
     @cached_property
     def whole(self) -> Bools:
-        """Mask of whole replicas: CLOSED, without findings, not being deleted, and on answering
-        nodes in service (`health.remaining.whole`)."""
+        """For each replica, True if it is intact: CLOSED, with no fault found by scans, not being
+        deleted, and on an answering node in service (`health.remaining.whole`)."""
         return whole(self.view)
 
     @cached_property
     def staying(self) -> Bools:
-        """Mask of replicas that the control plane may act on: confirmed, and not being deleted."""
+        """For each replica, True if the control plane may send commands for it: its node answers,
+        is in service and has reported all replicas, and the replica is not being deleted."""
         return confirmed(self.view) & ~self.view.is_leaving
 
     def lists(self, containers: Ints, mask: Bools, order: Ints | None = None) -> RaggedArray:
-        """Return, for each of the `containers`, the list of its replicas in `mask`.
+        """Return, for each container in `containers`, the list of its replicas in `mask`.
 
-        `order` ranks the replicas of a container; if it is None, they keep the order of the batch.
+        `order` has a rank for each replica, and the lists are sorted by rank. If `order` is None,
+        the replicas keep the order of the batch.
         """
         place = np.full(self.view.rows.count, -1, dtype=np.int64)
         place[containers] = np.arange(len(containers))
@@ -63,8 +67,10 @@ class PlanInput:
         return RaggedArray.of(own, rows, len(containers))
 
     def concerned(self, when: Bools, mask: Bools) -> tuple[Ints, RaggedArray]:
-        """Return the judged containers for which `when` is True and that have replicas in `mask`.
-        Also return, for each of these containers, the list of its replicas in `mask`.
+        """Return the containers for which `when` is True and which have replicas in `mask`. Also
+        return, for each of these containers, the list of its replicas in `mask`.
+
+        Only containers for which plans are made (`BatchView.is_judged`) are returned.
         """
         rows = np.flatnonzero(mask)
         owner = self.view.rows.owner[rows]

@@ -1,4 +1,4 @@
-"""Rows of a plan as columns, and the functions that build them."""
+"""The rows of a plan as columns, and the functions that create them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,13 +34,13 @@ class RaggedArray:
 
     @classmethod
     def of(cls, place: Ints, values: Ints, count: int) -> "RaggedArray":
-        """Return `count` lists. The value `values[i]` goes into list number `place[i]`; `place`
-        must ascend."""
+        """Return `count` lists of numbers. The value `values[i]` is in the list with the number
+        `place[i]`. The numbers in `place` must ascend."""
         return cls(Segments.of(place, count).starts, values)
 
     @classmethod
     def concatenate(cls, parts: Sequence["RaggedArray"]) -> "RaggedArray":
-        """Return the lists of all parts, concatenated."""
+        """Return one array with the lists of all parts, in order."""
         ends = np.cumsum([0, *(len(part.values) for part in parts)])
         starts = [part.starts[:-1] + end for part, end in zip(parts, ends, strict=False)]
         return cls(
@@ -54,14 +54,14 @@ class RaggedArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRows:
-    """Rows of a plan, as columns."""
+    """The rows of a plan, as columns with one value per row."""
 
     container: Ints
     """Index in the batch's containers."""
     action: Ints
     priority: Ints
-    """Lower is more urgent: the remaining redundancy, or a higher constant for actions that can
-    wait."""
+    """A lower number is more urgent. The number is the remaining redundancy, or a higher constant
+    for actions that can wait."""
     reason: Reasons
     sources: RaggedArray
     """Replicas to copy from, the best first, as rows of the batch."""
@@ -87,7 +87,7 @@ def rows_of(
     is_forced: Bools | bool = False,
     bytes_estimated: Ints | int = 0,
 ) -> PlanRows:
-    """Return one plan row for each container. An argument that is a single value applies to all
+    """Return one plan row for each container. An argument with a single value applies to all
     rows."""
     count = len(container)
     words = np.empty(count, dtype=np.object_)
@@ -111,7 +111,7 @@ def _filled(value: Ints | Bools | int, count: int) -> Ints:
 
 
 def concatenate_rows(parts: Sequence[PlanRows]) -> PlanRows:
-    """Return the rows of all parts, concatenated."""
+    """Return one plan with the rows of all parts, in order."""
 
     def column(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts])
@@ -134,5 +134,5 @@ def concatenate_rows(parts: Sequence[PlanRows]) -> PlanRows:
 
 
 def reasons_of(places: Ints, words: Sequence[str]) -> Reasons:
-    """Return the text `words[place]` for each of the `places`."""
+    """Return, for each number in `places`, the text with this index in `words`."""
     return np.array(words, dtype=np.object_)[places]

@@ -1,7 +1,7 @@
 """Plans all actions except reconciles: replicate, reconstruct, delete, close.
 
-The planner chooses no target node and applies no limits; the control plane does both, using its
-current state.
+The plan names no target node and applies no limits. The control plane does both, with its current
+state.
 """
 
 from collections.abc import Callable, Iterable

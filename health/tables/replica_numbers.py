@@ -1,9 +1,10 @@
-"""The numbers that a datanode stores and reports for a replica, declared once for all stages.
+"""The numeric fields of a replica that a datanode stores and reports, with their types and bounds.
 
     index of a volume ─► report ─► control plane ─► snapshot ─► Spark
                                          └────────► suture scm containers
 
-The rows on disk and the columns of a report use the types and bounds of this module.
+All programs in this chart use the types and bounds of this module, for rows on disk and for the
+columns of a report.
 """
 
 from dataclasses import dataclass, field, fields
@@ -16,8 +17,8 @@ ID_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A numeric field of a replica: its numpy types in an index (`kept`) and in reports
-    (`reported`), and its maximum (`high`). Larger values are rejected.
+    """A numeric field of a replica, with its numpy type in the index of a volume (`kept`), its
+    numpy type in reports (`reported`), and its maximum value (`high`). Larger values are rejected.
     """
 
     name: str
@@ -32,7 +33,7 @@ def _number(kept: str, *, reported: str = "<u8", high: int = ID_MAX) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaNumbers:
-    """The numeric facts about a replica that datanodes and the control plane share."""
+    """The numeric fields of a replica that both the datanodes and the control plane have."""
 
     replica_index: int = _number(">u2", reported="|u1", high=REPLICA_INDEX_MAX)
     bcsid: int = _number(">u8")

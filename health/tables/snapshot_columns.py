@@ -9,7 +9,7 @@ types.
 There is no unsigned 64-bit kind, because Spark has none: roots and checksums of tombstones are
 signed longs with the same bits.
 
-The manifest beside the tables may list the keys with blocks in containers that the control plane
+The manifest next to the tables may list the keys with blocks in containers that the control plane
 considers lost or at risk: the first by name, and their number.
 
     "keys_at_risk": {"key_count": 1_003, "container_count": 2,
@@ -31,30 +31,32 @@ from health.words import (
 )
 
 SCHEMA_VERSION: Final = 5
-"""Version of these columns. Snapshots of other versions are refused, because columns differ."""
+"""Version of these columns. Snapshots of other versions are rejected, because their columns
+differ."""
 
 RESULT_VERSION: Final = 3
-"""Version of the result tables of a verification, written in its manifest. Results of other
-versions are not applied."""
+"""Version of the result tables of a verification, which the manifest of the results contains.
+Results of other versions are not applied."""
 
 Row = Mapping[str, Any]
-"""Values of one row by the names of its columns, without the snapshot's id. A column that may be
-null may be left out."""
+"""The values of one row by column name, without the snapshot's id. A column that may be null may be
+omitted."""
 
 KEYS_TOLD_MAX: Final = 100
 """Maximum number of keys at risk that a manifest names."""
 
 ROWS_PER_CONTAINER_MAX: Final = 16_383
-"""Maximum number of replicas, or of pending ops, of one container. About twenty are usual; an
-unlimited replication may create ten thousand. The maximum bounds the memory of the judge and the
-length of a plan's row."""
+"""Maximum number of replicas, or of pending ops, of one container. About twenty are usual; a faulty
+replication without a limit may create ten thousand. The maximum bounds the memory of the health
+check and the length of a plan's row."""
 
 Kind = Literal["long", "int", "string", "boolean"]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. If `words` is not empty, every value must be one of them."""
+    """A column of a table. If `words` is not empty, it lists the values that the column may
+    have."""
 
     name: str
     kind: Kind
@@ -71,7 +73,8 @@ _KINDS: Final[dict[str, Kind]] = {
 
 
 def _columns(text: str, words: dict[str, tuple[str, ...]] | None = None) -> tuple[Column, ...]:
-    """Parse `name kind` lines; a trailing `?` means that nulls are allowed."""
+    """Return the columns for a text with one line `name kind` per column. A kind with the suffix
+    `?` may be null."""
     columns = []
     for line in text.strip().splitlines():
         name, kind = line.split()
@@ -178,5 +181,5 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 
 
 def signed(number: int) -> int:
-    """Return the signed 64-bit number with the bits of an unsigned one."""
+    """Return the signed 64-bit integer with the same bits as an unsigned 64-bit integer."""
     return number - 2**64 if number >= 2**63 else number

@@ -1,1 +1,1 @@
-"""Parses the rows of a replica, and groups blocks and chunks that are read together."""
+"""Parses the rows of a replica, and groups blocks and chunks that a scan reads together."""

@@ -1,9 +1,9 @@
-"""Parses the rows of many small blocks together.
+"""Parses the rows of many small blocks at a time.
 
-A container may have half a million blocks of one small chunk, so that the work per block dominates
-a scan. Therefore rows are parsed as columns, and the leaves of healthy chunks are folded as
+A container may have half a million blocks of one small chunk, so the work per block dominates a
+scan. Therefore, rows are parsed as columns, and the leaves of healthy chunks are computed as
 columns. The only work per block is one read of its file. A block with several chunks, another
-checksum type or a damaged row is not simple. It is scanned by itself or by
+checksum type or a damaged row is not simple. It is scanned separately, or by
 `scanner.rows.uniform_chunks`.
 """
 
@@ -41,19 +41,19 @@ Row: TypeAlias = tuple[BlockId, bytes]
 
 NOT_SIMPLE: Final = 0
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
-"""Start of the window checksums in a row of one chunk."""
+"""Offset of the first window checksum in a row with one chunk."""
 
 FIRST_SUM_END: Final = SUMS_START + SUM_BYTES
-"""End of the window checksums in a row of one chunk with one window."""
+"""Offset of the end of the window checksum in a row with one chunk and one window."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleRun:
-    """Consecutive simple blocks: one chunk at offset 0 each, all with one checksum type.
+    """Consecutive blocks that each have one chunk at offset 0. All have the same checksum type.
 
-    All sequences have one item per block. `first_sums` has the checksum of each first window, and
-    `sums_ends` the end of the window checksums in each row. `spans` and `leaves` have the entries
-    of a healthy chunk in the tree.
+    All sequences have one item per block. `first_sums` has the checksum of the first window, and
+    `sums_ends` the offset in the row at which the window checksums end. `spans` and `leaves` have
+    the entries of the chunk in the tree if it is healthy.
     """
 
     checksum_type: ChecksumType
@@ -70,10 +70,8 @@ class SimpleRun:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Fields of a batch of blocks, as columns with one value per block.
-
-    The values of a block are undefined if its `simple_types` is NOT_SIMPLE.
-    """
+    """The fields of a batch of blocks, as columns with one value per block. If the `simple_types`
+    of a block is NOT_SIMPLE, its other values are undefined."""
 
     simple_types: npt.NDArray[np.int64]
     lengths_bytes: npt.NDArray[np.int64]
@@ -87,10 +85,11 @@ class _Columns:
 def runs(
     rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int
 ) -> Iterator[SimpleRun | Row]:
-    """Yield the rows in order: runs of simple blocks, and every other row by itself.
+    """Yield the rows in order, with consecutive simple blocks as one SimpleRun and every other row
+    alone.
 
     A simple block has a single chunk, at offset 0, of at most `length_bytes_max` bytes. All blocks
-    of a run have the same checksum type.
+    of a SimpleRun have the same checksum type.
     """
     for item in runs_and_alike(rows, algorithm, length_bytes_max, are_sought=False):
         assert not isinstance(item, UniformChunks), "none is sought"
@@ -102,9 +101,9 @@ def runs_and_alike(
 ) -> Iterator[SimpleRun | UniformChunks | Row]:
     """Yield the rows in order, grouped where possible.
 
-    Consecutive simple blocks are yielded as one SimpleRun. If `are_sought`, a block of equal chunks
-    of at most half of `length_bytes_max` each is yielded as UniformChunks. Every other row is
-    yielded by itself.
+    Consecutive simple blocks are yielded as one SimpleRun. If `are_sought` is True, a block of
+    adjacent small chunks, with at most half of `length_bytes_max` each, is yielded as
+    UniformChunks. Every other row is yielded alone.
     """
     for block_ids, raws in batches(rows):
         try:

@@ -1,12 +1,13 @@
-"""Scans blocks of many equal small chunks as if they had few large ones.
+"""Reads and verifies many equal small chunks of a block at a time, as if they were few large
+chunks.
 
     64 KiB chunks of four windows each      ░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░░░|░░
     read, and compared, in one go           ──────── 4 MiB ────────┤ ───── 4 MiB ─────
 
-A client that syncs often writes chunks of some kilobytes, so that the work per chunk dominates a
-scan. If every chunk but the last has only full windows, the windows of consecutive chunks are the
-same as those of one large chunk. Therefore many chunks are compared together, and their leaves are
-built as columns. Each chunk is compared by itself only after a mismatch.
+A client that syncs often writes chunks of some kilobytes, so the work per chunk dominates a scan.
+If every chunk except the last has only full windows, the windows of consecutive chunks are the same
+as those of one large chunk. Therefore, many chunks are compared together, and their leaves are
+computed as columns. Chunks are compared one by one only after a mismatch.
 """
 
 from collections.abc import Sequence
@@ -22,14 +23,15 @@ from merkle.replica import BLOCK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo
 from merkle.tree_columns import spans_of
 
 SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
-"""The checksum types of nearly all blocks, of Ozone's clients and of Suture's."""
+"""The checksum types of nearly all blocks that the clients of Ozone and Suture write."""
 
 SUM_BYTES: Final = 4  # size of one window's checksum, for both types
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkStretch:
-    """Chunks `[first, last)` of one block that are read together; `chunk` describes them as one."""
+    """The chunks `[first, last)` of one block, which are read together. `chunk` describes them as
+    one chunk."""
 
     first: int
     last: int
@@ -38,10 +40,11 @@ class ChunkStretch:
 
 @dataclass(frozen=True, slots=True)
 class UniformChunks:
-    """A block of adjacent small chunks with one checksum type and window size. Every chunk but the
-    last has only full windows, so a stretch has the same windows as one large chunk.
+    """A block of adjacent small chunks with the same checksum type and window size.
 
-    `ends`, `spans` and `leaves` have one item per chunk; `sums` are the checksums of all windows.
+    Every chunk except the last has only full windows. Therefore, consecutive chunks have the same
+    windows as one large chunk. `ends`, `spans` and `leaves` have one item per chunk. `sums` are the
+    concatenated checksums of all windows.
     """
 
     block_id: BlockId
@@ -55,12 +58,12 @@ class UniformChunks:
 
     @property
     def length_bytes(self) -> int:
-        """Length of the block."""
+        """Length of the block in bytes."""
         return int(self.ends[-1])
 
     def stretches(self, length_bytes_max: int) -> list[ChunkStretch]:
-        """Return the stretches to read. Each has complete chunks with at most `length_bytes_max` in
-        total."""
+        """Divide the chunks into groups that are read together. Each group has complete chunks with
+        at most `length_bytes_max` bytes in total."""
         found = []
         first = start = 0
         while first < len(self.ends):
@@ -80,9 +83,8 @@ class UniformChunks:
 def alike_blocks(
     parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, length_bytes_max: int
 ) -> dict[int, UniformChunks]:
-    """Return the blocks with equal chunks of at most `length_bytes_max`, by their index in the
-    batch.
-    """
+    """Return the blocks of several small chunks of at most `length_bytes_max` bytes with the same
+    checksum type and window size, by their index in the batch."""
     counts = parsed.chunk_counts
     if not (counts > 1).any():
         return {}
@@ -143,9 +145,10 @@ def _alike(
 
 
 def kinds_of(parsed: RowColumns, firsts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the checksum type and window size of each chunk, packed in one word as in the row.
+    """Return the checksum type and the window size of each chunk, packed into one integer as in the
+    row.
 
-    `firsts` has the index of each row's first chunk.
+    `firsts` has, for each row, the index of its first chunk.
     """
     counts = parsed.chunk_counts
     some = counts > 0

@@ -1,1 +1,2 @@
-"""Client that stores and reads files. Other programs use `client` and `async_client`."""
+"""The client, which stores and reads files. Other programs use the modules `client` and
+`async_client`."""

@@ -1,8 +1,8 @@
-"""The asyncio client. Its calls run in threads of the client, never in the event loop's thread.
+"""The client for asyncio. Its calls run in threads, never in the thread of the event loop.
 
-A cancelled task ends at once. A read stops: the call to the datanode ends with the current piece. A
-store or download stops before its next piece, and has either completed or left nothing behind. If
-the cancellation came at the end of a store, `info` shows whether the key exists.
+If a task is cancelled, it ends at once. A read then stops: its call to the datanode ends with the
+current piece. A store or download stops before its next piece, and has been completed or has no
+effect. If a store was cancelled shortly before its end, `info` shows whether the key exists.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ CALLS_MAX: Final = 16  # calls that wait at the same time; others queue
 
 
 class ClientOptions(TypedDict, total=False):
-    """The options of `suture.Client` besides the address of the control plane."""
+    """The options of `suture.Client`, without the address of the control plane."""
 
     tls_certificate: str | os.PathLike[str] | None
     tls_key: str | os.PathLike[str] | None
@@ -32,14 +32,14 @@ class ClientOptions(TypedDict, total=False):
 
 
 class AsyncClient:
-    """Client of a cluster for asyncio. Use as an async context manager, in one event loop.
+    """Client of a cluster for asyncio. Use it as an async context manager, in one event loop.
 
-    The methods are those of `suture.Client`. Where a method of `suture.Client` yields, use `async
-    for`.
+    The methods are those of `suture.Client`. If a method of `suture.Client` is a generator, use
+    `async for`.
     """
 
     def __init__(self, scm: str, **options: Unpack[ClientOptions]) -> None:
-        """Take the arguments and options of `suture.Client`."""
+        """Create a client with the arguments and options of `suture.Client`."""
         self._client = Client(scm, **options)
         self._pool = ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="suture")
 
@@ -50,14 +50,14 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection. Waiting and later calls fail with UnavailableError."""
+        """Close every connection. Waiting calls and later calls raise UnavailableError."""
         await asyncio.to_thread(self._client.close)
         self._pool.shutdown(wait=False)
 
     async def put(
         self, key: str, content: Content, *, replace: bool = False, replication: str = ""
     ) -> PutResult:
-        """Store `content` under `key`, durably. Raise KeyExists if the key exists and `replace` is
+        """Store `content` durably under `key`. Raise KeyExists if the key exists and `replace` is
         False."""
         (stored,) = await self.put_many({key: content}, replace=replace, replication=replication)
         return stored
@@ -65,7 +65,8 @@ class AsyncClient:
     async def put_many(
         self, contents: Mapping[str, Content], *, replace: bool = False, replication: str = ""
     ) -> tuple[PutResult, ...]:
-        """Store many keys, several at the same time; return the results in the given order."""
+        """Store many keys, several at the same time. Return the results in the order of
+        `contents`."""
 
         def put(progress: Progress) -> tuple[PutResult, ...]:
             return self._client.put_many(
@@ -75,21 +76,23 @@ class AsyncClient:
         return await self._stoppable(put)
 
     async def get(self, key: str, *, start: int = 0, stop: int | None = None) -> bytes:
-        """Return the contents of `key`, or its bytes from `start` to before `stop`."""
+        """Return the contents of `key`, or its bytes from `start` up to, but not including,
+        `stop`."""
         async with aclosing(self.stream(key, start=start, stop=stop)) as pieces:
             return b"".join([piece async for piece in pieces])
 
     async def stream(
         self, key: str, *, start: int = 0, stop: int | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the contents of `key` as `get` returns them, in pieces of at most a few MiB."""
+        """Yield the contents of `key`, as `get` returns them, in pieces of at most a few MiB."""
         opened = await self._run(lambda: self._client.stream(key, start=start, stop=stop))
         async with aclosing(self._each(opened)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def download(self, key: str, path: str | os.PathLike[str]) -> None:
-        """Write the contents of `key` to a file. Afterwards the file is complete, or unchanged."""
+        """Write the contents of `key` to a file. The file is either complete or unchanged, even
+        after an error."""
 
         def download(progress: Progress) -> None:
             self._client.download(key, path, progress=progress)
@@ -97,14 +100,15 @@ class AsyncClient:
         await self._stoppable(download)
 
     async def list(self, prefix: str = "") -> AsyncGenerator[KeyInfo, None]:
-        """Yield the keys that begin with `prefix`, by name."""
+        """Yield the keys that begin with `prefix`, sorted by name."""
         async with aclosing(self._each(self._client.pages(prefix))) as pages:
             async for page in pages:
                 for info in page:
                     yield info
 
     async def info(self, key: str) -> KeyInfo:
-        """Return size, time and state of a key. Raise KeyNotFound if there is no such key."""
+        """Return the size, the time and the state of a key. Raise KeyNotFound if there is no such
+        key."""
         return await self._run(lambda: self._client.info(key))
 
     async def delete(self, key: str) -> None:
@@ -112,7 +116,7 @@ class AsyncClient:
         await self._run(lambda: self._client.delete(key))
 
     async def _each(self, source: Generator[T, None, None]) -> AsyncGenerator[T, None]:
-        """Yield the items of `source`, and close it when the consumer stops."""
+        """Yield the items of `source`. Close `source` when the consumer stops."""
         steps = _Steps(source)
         try:
             while taken := await self._run(steps.next):
@@ -122,8 +126,11 @@ class AsyncClient:
                 self._pool.submit(steps.close)  # runs after the current step and is not awaited
 
     async def _stoppable(self, work: Callable[[Progress], T]) -> T:
-        """Run `work` with a progress callback. When the task is cancelled, the callback raises an
-        exception, which stops the work."""
+        """Run `work` in a thread, with a callback for its progress.
+
+        If the task is cancelled, the next call of the callback raises an exception, which stops the
+        work.
+        """
         cancelled = Event()
 
         def note_progress(_: int) -> None:
@@ -146,20 +153,20 @@ class AsyncClient:
 
 
 class _Steps(Generic[T]):
-    """An iterator that one thread advances and that another thread may close at the same time."""
+    """A generator that one thread advances, and that another thread may close at the same time."""
 
     def __init__(self, source: Generator[T, None, None]) -> None:
         self._source = source
         self._lock = Lock()
 
     def next(self) -> tuple[T, ...]:
-        """Return the next item in a tuple; an empty tuple at the end."""
+        """Return a tuple with the next item, or an empty tuple at the end."""
         with self._lock:
             for item in self._source:
                 return (item,)
             return ()
 
     def close(self) -> None:
-        """Close the iterator, once no step is running."""
+        """Wait until no thread is in `next`, then close the generator."""
         with self._lock:
             self._source.close()

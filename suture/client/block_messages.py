@@ -1,6 +1,5 @@
-"""Messages that carry blocks to a datanode: many small blocks per message, large blocks chunk by
-chunk.
-"""
+"""Encodes blocks as messages to a datanode: many small blocks in one message, or one chunk of a
+large block."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -18,8 +17,8 @@ Placed = tuple[FilePart, scm_pb2.BlockAllocation]
 
 
 def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
-    """Divide the blocks, in order, into runs; return the runs. A run has blocks of one container,
-    with at most `RUN_BYTES_MAX` bytes in total."""
+    """Divide the blocks into groups that are sent in one stream, and return the groups in order. A
+    group has consecutive blocks of one container, with at most `RUN_BYTES_MAX` bytes in total."""
     runs: list[list[Placed]] = []
     run_bytes = 0
     for piece, allocation in placed:
@@ -35,8 +34,11 @@ def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def messages_of(run: Sequence[Placed]) -> Iterator[tuple[bytes, int]]:
-    """Yield the messages of a run, each with the number of file bytes in it. A message has many
-    small blocks, or one chunk of a large block."""
+    """Yield a pair (message, number of file bytes in it) for each message that sends the blocks in
+    `run`.
+
+    A message has many small blocks, or one chunk of a large block.
+    """
     blocks: list[datanode_pb2.NewBlock] = []
     data: list[bytes] = []
     data_bytes = 0

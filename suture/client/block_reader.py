@@ -1,17 +1,17 @@
-"""Reader of a block that may use any of its replicas, chunk by chunk.
+"""Reads a block from its replicas, chunk by chunk. Only verified bytes are returned.
 
-One replica sends chunk after chunk, ahead of the reader, until a chunk fails. The reader then tries
+One replica sends chunk after chunk, ahead of the reader, until a chunk fails. The reader then asks
 each other replica once for that chunk. The first replica that returns the chunk continues from
-there. The reader yields only verified bytes.
+there.
 
-After a fault of a replica, the reader asks it after the other replicas for the following chunks. If
-a replica does not answer a few calls in a row, the reader stops asking it for this block. Otherwise
-a dead host would cost one deadline per chunk.
+After a fault of a replica, the reader asks it last for the following chunks. If a replica does not
+answer several consecutive calls, the reader does not ask it again for this block. Otherwise, a dead
+host would cost one timeout per chunk.
 
 If the transfer of a small block takes longer than nearly all others, the reader cancels it and asks
 another replica. It asks the slow replica again only after all others. This is the hedged request of
 Dean and Barroso ("The tail at scale", CACM 2013), except that the first request is cancelled. To
-wait for both would cost every read a thread's time, not only the late reads.
+wait for both would require a thread for every read, not only for the slow reads.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BL
 
 @dataclass(slots=True)
 class ReplicaSource:
-    """A datanode that should have a replica, and its faults during the read of this block."""
+    """A datanode that should have a replica, and its faults while this block was read."""
 
     datanode_id: str
     source: BlockPeer
@@ -46,8 +46,8 @@ class ReplicaSource:
 
 @dataclass(slots=True)
 class ReplicaBlockReader:
-    """A single pass over a block of the file `key`. `faults` maps the id of each failed datanode to
-    a description of its fault."""
+    """Reads a block of the file `key` once. `faults` has an entry (datanode id, text about the
+    fault) for each failed datanode."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -60,17 +60,17 @@ class ReplicaBlockReader:
 
     def begin(self) -> None:
         """Start the transfer from the first replica before `read` is called. Errors are raised by
-        `read`, not by this method."""
+        `read`."""
         with suppress(SutureError):
             holder = self._next({}, 0)
             self._begun = holder, self._asked(holder, 0)
 
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Data]:
-        """Yield the block from its first byte to its last, or from `start` to before `stop`.
+        """Yield the data of the block, or its bytes from `start` up to, but not including, `stop`.
 
-        Raise UnavailableError at the first chunk that no replica returns. The error names the
-        block, the offset and each replica's answer; it is a DatanodesSilent if a datanode did not
-        answer.
+        Raise UnavailableError at the first chunk that no replica returns. The message names the
+        block, the offset and each replica's answer. The error is a DatanodesSilent if a datanode
+        did not answer.
         """
         at = start
         end = self.length_bytes if stop is None else stop
@@ -99,8 +99,11 @@ class ReplicaBlockReader:
                 said[holder.datanode_id] = str(error)
 
     def _patience_s(self, said: dict[str, str], at: int) -> float | None:
-        """Return how many seconds to wait for the first replica; None for no limit. A large block
-        has no limit, because the datanode sends it while it is read."""
+        """Return how many seconds to wait for the first replica. Return None if there is no limit.
+
+        A large block has no limit, because the datanode sends its data while it is read. `said` has
+        the replicas that were already asked for the chunk at `at`.
+        """
         if self.length_bytes > SMALL_BYTES_MAX or at or said:
             return None
         if len(self.holders) < 2:
@@ -111,8 +114,11 @@ class ReplicaBlockReader:
         return self.conduct.patience_s()
 
     def _next(self, said: dict[str, str], at: int) -> ReplicaSource:
-        """Return the replica to ask next for the chunk at `at`. Raise UnavailableError if all
-        replicas were asked."""
+        """Return the replica to ask next for the chunk at the offset `at`.
+
+        `said` has the replicas that were already asked for this chunk. Raise UnavailableError if
+        all replicas were asked.
+        """
         if not said and self.holders:
             first = self.holders[0]
             if not first.is_late and not first.fault_count:
@@ -136,7 +142,7 @@ class ReplicaBlockReader:
     def _parts(
         self, holder: ReplicaSource, at: int, patience_s: float | None = None
     ) -> Iterator[Data]:
-        """Yield this replica's data of the block from the byte at `at` on."""
+        """Yield the data of the block from this replica, beginning at the offset `at`."""
         if holder.silent_count >= SILENT_COUNT_MAX:
             raise RefusedError(
                 Code.INELIGIBLE, "did not answer, and is not asked again for this block"
@@ -175,7 +181,7 @@ class ReplicaBlockReader:
         )
 
     def _record_fault(self, holder: ReplicaSource, error: SutureError) -> None:
-        """Record a replica's fault, so that replicas without faults are asked first."""
+        """Record a fault of a replica. Replicas without faults are asked first."""
         holder.fault_count += 1
         self.faults[holder.datanode_id] = str(error)
         if isinstance(error, UnavailableError):

@@ -1,6 +1,5 @@
-"""Synchronous client that stores and reads keys; `async_client` has the same methods for
-asyncio.
-"""
+"""The synchronous client, which stores and reads keys. `async_client` has the same methods for
+asyncio."""
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -22,7 +21,7 @@ from suture.wire.security.tls import files_of, load_security
 from suture.wire.v1 import scm_pb2
 
 Content: TypeAlias = bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes]
-"""Contents to store: bytes, the file at a path, or the rest of a file object."""
+"""The contents to store: bytes, the path of a file, or a file object, which is read to its end."""
 
 Pieces: TypeAlias = Generator[bytes, None, None]
 Progress: TypeAlias = Callable[[int], None]
@@ -30,8 +29,8 @@ Progress: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """A stored key. `is_lost` is True if an operator marked a container with some of its blocks as
-    lost."""
+    """A stored key. `is_lost` is True if an operator has marked a container with some of the key's
+    blocks as lost."""
 
     key: str
     size_bytes: int
@@ -41,7 +40,7 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """A key that was just stored. Each of its blocks is durable on at least `replicas_min`
+    """The result of a put. Each block of the key is durable on at least `replicas_min`
     datanodes."""
 
     key: str
@@ -50,10 +49,10 @@ class PutResult:
 
 
 class Client:
-    """Client of a cluster; it connects to the control plane. Use as a context manager. Thread-safe.
+    """Client of a cluster. Use it as a context manager. Thread-safe.
 
     All methods raise the errors of `suture.errors`. The client verifies every byte that it reads.
-    If one replica is damaged, it reads another one.
+    If a replica is damaged, the client reads another replica.
     """
 
     def __init__(
@@ -65,11 +64,11 @@ class Client:
         tls_ca: str | os.PathLike[str] | None = None,
         allow_plaintext: bool = False,
     ) -> None:
-        """`scm` is host:port of the control plane. The three PEM files must be given together, and
-        are reloaded when they change. Without them the client calls only addresses of this machine,
-        unless `allow_plaintext` is True.
+        """Create a client. `scm` is the host:port of the control plane.
 
-        The constructor does not connect. Raise RefusedError(INVALID_CONFIG) if a file is invalid.
+        The three PEM files must be given together. They are loaded again when they change. Without
+        them, the client calls only addresses of this machine, unless `allow_plaintext` is True. The
+        constructor does not connect. Raise RefusedError(INVALID_CONFIG) if a file is invalid.
         """
         named = {"certificate": tls_certificate, "key": tls_key, "ca": tls_ca}
         files = files_of(
@@ -86,8 +85,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection. Running calls of other threads and later calls fail with
-        UnavailableError. A put that is interrupted has stored its key completely or not at all."""
+        """Close every connection. Running calls of other threads and later calls raise
+        UnavailableError.
+
+        An interrupted put has stored its key either completely or not at all.
+        """
         self._cluster.close()
 
     def put(
@@ -99,10 +101,10 @@ class Client:
         replication: str = "",
         progress: Progress = lambda _: None,
     ) -> PutResult:
-        """Store `content` under `key`, and return when it is durable. Raise KeyExists if the key
-        exists and `replace` is False.
+        """Store `content` under `key`, and return when it is durable.
 
-        See `put_many`.
+        Raise KeyExists if the key exists and `replace` is False. The options are those of
+        `put_many`.
         """
         (stored,) = self.put_many(
             {key: content}, replace=replace, replication=replication, progress=progress
@@ -117,14 +119,14 @@ class Client:
         replication: str = "",
         progress: Progress = lambda _: None,
     ) -> "tuple[PutResult, ...]":
-        """Store many keys, several at the same time; return the results in the given order.
+        """Store many keys, several at the same time. Return the results in the order of `contents`.
 
-        `replication` names an erasure code, such as rs-6-3-1024k; by default each replica is a
-        complete copy. After the first failure no more keys are stored; keys that are already stored
-        remain. If the control plane restarts, the call waits up to two minutes.
+        `replication` names an erasure code, such as rs-6-3-1024k; by default, each replica is a
+        complete copy. After the first failure, no more keys are stored; keys that are already
+        stored remain. If the control plane restarts, the call waits up to two minutes.
 
         `progress` is called by several threads with the number of bytes sent. The number is
-        negative if bytes have to be sent again. An exception in `progress` stops the call.
+        negative if bytes have to be sent again. If `progress` raises an exception, the call stops.
         """
         scheme = parse_scheme(replication) if replication else None
         with Spool() as spool, self._asked():
@@ -136,7 +138,7 @@ class Client:
         return tuple(found[key] for key in contents)
 
     def get(self, key: str, *, start: int = 0, stop: int | None = None) -> bytes:
-        """Return the contents of `key`, or its bytes from `start` to before `stop`.
+        """Return the contents of `key`, or its bytes from `start` up to, but not including, `stop`.
 
         As with slices, positions beyond the end are ignored. The client reads only the blocks in
         the range.
@@ -144,10 +146,10 @@ class Client:
         return b"".join(self.stream(key, start=start, stop=stop))
 
     def stream(self, key: str, *, start: int = 0, stop: int | None = None) -> Pieces:
-        """Yield the contents of `key` as `get` returns them, in pieces of at most a few MiB. The
-        datanodes send some data ahead of the consumer.
+        """Yield the contents of `key`, as `get` returns them, in pieces of at most a few MiB.
 
-        Raise KeyNotFound when the method is called, before the first piece is taken.
+        The datanodes send some data ahead of the consumer. KeyNotFound is raised when the method is
+        called, not when the first piece is requested.
         """
         if start < 0 or (stop is not None and stop < start):
             raise ValueError(f"invalid range of bytes: {start} to {stop}")
@@ -156,9 +158,12 @@ class Client:
     def download(
         self, key: str, path: str | os.PathLike[str], *, progress: Progress = lambda _: None
     ) -> None:
-        """Write the contents of `key` to a file. Afterwards the file is complete and durable, or
-        unchanged. `progress` receives the number of bytes written; an exception in it stops the
-        call."""
+        """Write the contents of `key` to a file. The file is either complete and durable, or
+        unchanged.
+
+        `progress` is called with the number of bytes written. If it raises an exception, the call
+        stops.
+        """
 
         def pieces() -> Iterator[bytes]:
             for piece in self.stream(key):
@@ -168,13 +173,14 @@ class Client:
         write_whole(Path(path), pieces())
 
     def list(self, prefix: str = "") -> Iterator[KeyInfo]:
-        """Yield the keys that begin with `prefix`, by name. One request returns up to a thousand
-        keys."""
+        """Yield the keys that begin with `prefix`, sorted by name. One request returns up to a
+        thousand keys."""
         for page in self.pages(prefix):
             yield from page
 
     def pages(self, prefix: str = "") -> Generator[tuple[KeyInfo, ...], None, None]:
-        """Yield the keys that begin with `prefix`, page by page."""
+        """Yield the keys that begin with `prefix`, sorted by name, in tuples with the keys of one
+        request."""
         if fault := key_fault(prefix, is_beginning=True):
             raise ValueError(f"invalid prefix {prefix!r}: it {fault}")
         with self._asked():
@@ -182,15 +188,16 @@ class Client:
                 yield tuple(_info(key) for key in page)
 
     def info(self, key: str) -> KeyInfo:
-        """Return size, time and state of a key. Raise KeyNotFound if there is no such key."""
+        """Return the size, the time and the state of a key. Raise KeyNotFound if there is no such
+        key."""
         return _info(self._look_up(key).key)
 
     def delete(self, key: str) -> None:
-        """Delete a key; datanodes delete its blocks in the background. Raise KeyNotFound if there
-        is no such key.
+        """Delete a key. Raise KeyNotFound if there is no such key.
 
-        If the control plane restarts, the call waits up to two minutes. A key that another client
-        stores under this name in the meantime is not deleted.
+        The datanodes delete the blocks of the key in the background. If the control plane restarts,
+        the call waits up to two minutes. If another client stores a key with the same name in the
+        meantime, the new key is not deleted.
         """
         with self._asked():
             (deletion,) = delete_keys(self._cluster.scm, [_checked(key)])
@@ -199,8 +206,11 @@ class Client:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Raise each SutureError of the body as its public subclass, such as KeyNotFound, if it has
-        one. If the client was closed, raise the error for a closed client."""
+        """Convert the errors that are raised in the `with` block to public errors.
+
+        A SutureError is raised as its public subclass, such as KeyNotFound, if it has one. If the
+        client was closed, the error for a closed client is raised.
+        """
         try:
             with by_kind():
                 yield
@@ -225,7 +235,7 @@ class Client:
 
 
 def closed(**facts: str) -> UnavailableError:
-    """Return the error for a call on a closed client."""
+    """Return the error that a call on a closed client raises."""
     return UnavailableError(Code.UNAVAILABLE, "the client was closed", **facts)
 
 
@@ -241,8 +251,8 @@ def _info(key: scm_pb2.KeyInfo) -> KeyInfo:
 
 
 def _source(key: str, content: Content, spool: Spool) -> SourceFile:
-    """Return a source that can be read more than once. Content that can be read only once is copied
-    to `spool`."""
+    """Return the content as a source that can be read more than once. Content that can be read only
+    once is first copied to `spool`."""
     _checked(key)
     if isinstance(content, bytes | bytearray | memoryview):
         data = bytes(content)

@@ -1,4 +1,4 @@
-"""The client: stores files under keys, and reads them back from any replica.
+"""The internal client: it stores files under keys, and reads them from any replica.
 
 The client trusts no datanode. It verifies every window of every chunk. If a chunk is damaged in one
 replica, the client reads the chunk from another replica.
@@ -42,7 +42,7 @@ AHEAD_BYTES: Final = 1024**2  # bytes left of a block when the next is requested
 
 
 class ClusterClient:
-    """Stores and reads keys through one SCM. Use it as a context manager. Thread-safe."""
+    """Stores and reads keys in the cluster of one SCM. Use it as a context manager. Thread-safe."""
 
     def __init__(self, scm_address: str, *, security: Security = LOOPBACK_ONLY) -> None:
         self.security = security
@@ -63,10 +63,12 @@ class ClusterClient:
         self.close()
 
     def close(self) -> None:
-        """End the kept sessions and close every connection; later calls open no new connections.
-        Running operations of other threads fail soon, each with its own error; `is_closed` is True
-        then. The connection to the control plane is closed first. Otherwise threads would report
-        their datanodes to the control plane as failed."""
+        """End the kept sessions and close every connection. Later calls open no new connections.
+
+        Running operations of other threads fail soon, with various errors. `is_closed` is then
+        True. The connection to the control plane is closed first; otherwise, the threads would
+        report their datanodes to the control plane as failed.
+        """
         with self._lock:
             was_closed, self.is_closed = self.is_closed, True
         if not was_closed:
@@ -89,20 +91,21 @@ class ClusterClient:
         progress: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
     ) -> tuple[list[StoredFile], list[int]]:
-        """Store every source; return the stored files and the containers that have their blocks.
+        """Store every source. Return the stored files and the ids of the containers that have their
+        blocks.
 
-        With a `scheme` the files are erasure-coded; otherwise each replica is a complete copy.
-        `close` asks the SCM to close those containers. `progress` is called by several threads with
-        the bytes sent to all replicas.
+        If `scheme` is not None, the files are erasure-coded; otherwise each replica is a complete
+        copy. If `close` is True, the SCM is asked to close the containers. `progress` is called by
+        several threads with the number of bytes that were sent to all replicas.
 
-        The first failure stops the call and is raised, with `stored_files` among its facts; keys
-        that were already committed remain stored. If the control plane restarts or is in safe mode,
-        the call waits up to two minutes, and `waits` receives the reason, from several threads. If
-        the control plane does not return after everything is stored, that is an error only with
-        `close`.
+        The first failure stops the call and is raised. The number of stored files is in the error's
+        facts as `stored_files`; keys that were already committed remain stored. If the control
+        plane restarts or is in safe mode, the call waits up to two minutes, and `waits` is called
+        with the reason by several threads. If the control plane does not return after everything is
+        stored, the call fails only if `close` is True.
 
         Small files that several threads store at the same time are stored in one batch. After a
-        successful put, its sessions are kept for the next put until the client is closed.
+        successful put, its writer sessions are kept for the next put until the client is closed.
         """
         if len(sources) == 1 and scheme is None and not close and is_small(sources[0]):
             try:
@@ -143,8 +146,8 @@ class ClusterClient:
         *,
         replace: bool,
     ) -> None:
-        """Let every session store its share. Stop all sessions when one of them fails, and on
-        Ctrl-C."""
+        """Store the files: each session stores its part of the files in its own thread. If one
+        session fails, or on Ctrl-C, stop all sessions."""
         with ThreadPoolExecutor(len(sessions) or 1, thread_name_prefix="put") as pool:
             futures = [
                 pool.submit(put_share, session, share, replace, stored)
@@ -158,11 +161,12 @@ class ClusterClient:
                     session.stopped = True
 
     def find(self, key: str) -> scm_pb2.LookupKeyResponse:
-        """Return the location and length of `key`. Raise RefusedError if there is no such key."""
+        """Return the length of `key` and the location of its blocks. Raise RefusedError if there is
+        no such key."""
         return self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
 
     def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[Data]:
-        """Yield all bytes of `key`, verified. `read` explains `datanode_id` and the errors."""
+        """Yield all bytes of `key`, verified. For `datanode_id` and the errors see `read`."""
         return self.read(self.find(key), datanode_id=datanode_id)
 
     def read(
@@ -173,18 +177,18 @@ class ClusterClient:
         start: int = 0,
         stop: int | None = None,
     ) -> Iterator[Data]:
-        """Yield the verified bytes of a key from `start` to before `stop`. `answer` is the result
-        of `find`. The client reads only the blocks in that range.
+        """Yield the verified bytes of a key from `start` up to, but not including, `stop`.
 
-        With `datanode_id`, or a prefix of it, read only the replica on that datanode. Otherwise
-        read each chunk from any replica in which it is intact. If an erasure-coded key must be read
-        degraded, `degraded` gets an entry per unusable datanode, with the reason.
+        `answer` is the result of `find`. Only the blocks in the range are read. If `datanode_id`
+        (an id or a prefix of it) is not None, only the replica on that datanode is read. Otherwise,
+        each chunk is read from any replica in which it is intact. If an unusable datanode makes a
+        degraded read of an erasure-coded key necessary, the datanode and the reason are added to
+        `degraded`.
 
-        Containers may move while a large key is read. When bytes become unavailable, the client
-        looks the key up again and continues at the same position. If datanodes did not answer, it
-        calls them again for a few seconds, because they may be restarting. Raise
-        RefusedError(KEY_REPLACED) if the key then has other blocks, so that two versions are never
-        mixed.
+        Containers may move while a large key is read. If bytes become unavailable, the client looks
+        the key up again and continues at the same position. If datanodes do not answer, the client
+        calls them again for a few seconds, because they may be restarting. If the key then has
+        other blocks, raise RefusedError(KEY_REPLACED), so that two versions are never mixed.
         """
         at, looked_up_at = start, -1
         waits_s: Iterator[float] = iter(())
@@ -208,9 +212,11 @@ class ClusterClient:
     def _found_again(
         self, answer: scm_pb2.LookupKeyResponse, error: UnavailableError, *, is_called_again: bool
     ) -> scm_pb2.LookupKeyResponse:
-        """Return the present location of a key. Raise `error`, the reason for the lookup, if the
-        lookup fails, or if the location is unchanged and `is_called_again` is False. Raise
-        RefusedError if the key was deleted or replaced."""
+        """Look a key up again after a read error, and return its present location.
+
+        Raise `error`, the read error, if the lookup fails, or if the location is unchanged and
+        `is_called_again` is False. Raise RefusedError if the key was deleted or replaced.
+        """
         key = answer.key.key
         try:
             now = self.find(key)
@@ -238,7 +244,7 @@ class ClusterClient:
         stop: int | None,
         datanode_id: str | None,
     ) -> Iterator[Data]:
-        """Yield a part of a key, as `read` does, from the locations in `answer`."""
+        """Yield the bytes of a key, as `read` does, from the replicas that `answer` lists."""
         located = {item.container_id: item for item in answer.containers}
         groups: dict[int, GroupReader] = {}  # by container; shards may move after this read
         spans = spans_of(answer.key.blocks, start, stop)
@@ -275,8 +281,8 @@ class ClusterClient:
         located: Mapping[int, scm_pb2.ContainerReplicas],
         datanode_id: str | None,
     ) -> ReplicaBlockReader | None:
-        """Return a reader for the next block, with its transfer started; None for an erasure-coded
-        block."""
+        """Return a reader for the next block, whose transfer has been started. Return None if the
+        block is erasure-coded."""
         found = located.get(location.block_id.container_id, NOWHERE)
         if found.scheme:
             return None
@@ -285,13 +291,14 @@ class ClusterClient:
         return reader
 
     def peer(self, datanode: NodeAddress) -> "Peer":
-        """Return a connection for all calls to a datanode; it is created on first use."""
+        """Return a client for all calls to a datanode. The connection is created on first use."""
         from suture.wire.clients.peer import Peer  # loads trees, which few programs need
 
         return self._connect(datanode, Peer)
 
     def block_peer(self, datanode: NodeAddress) -> BlockPeer:
-        """Return a connection for the blocks of a datanode; it is created on first use."""
+        """Return a client for reads and writes of a datanode's blocks. The connection is created on
+        first use."""
         return self._connect(datanode, BlockPeer)
 
     def _connect(self, datanode: NodeAddress, kind: type[P]) -> P:
@@ -316,10 +323,11 @@ class ClusterClient:
         found: scm_pb2.ContainerReplicas,
         datanode_id: str | None,
     ) -> ReplicaBlockReader:
-        """Return a reader for one block. It first asks the replicas with the fewest failures in
-        earlier blocks.
+        """Return a reader for one block. It asks the replicas on datanodes with the fewest failures
+        first.
 
-        Raise RefusedError if there are replicas, but none of them is on `datanode_id`.
+        If `datanode_id` is given, only the replica on that datanode is read. Raise RefusedError if
+        there are replicas, but none is on that datanode.
         """
         block_id = location.block_id
         spread = rotate_replicas(found.replicas, found.equal_count, block_id.local_id)
@@ -368,7 +376,8 @@ class ClusterClient:
                 self.degraded.setdefault(f"shard {index}", "no datanode gives it")
 
     def _executor(self) -> ThreadPoolExecutor:
-        """Return the threads that fetch cells; they are created on first use."""
+        """Return the thread pool that fetches cells of erasure-coded blocks. It is created on first
+        use."""
         with self._lock:
             if self.is_closed:
                 raise ChannelClosed
@@ -384,16 +393,16 @@ class ClusterClient:
 
 
 def containers_of(stored: Sequence[StoredFile]) -> list[int]:
-    """Return the ids of the containers that have blocks of these files, in order."""
+    """Return the ids of the containers that have blocks of these files, in ascending order."""
     return sorted({b.block_id.container_id for item in stored for b in item.blocks})
 
 
 def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
-    """Return replicas in the order to ask for a block. The first `equal_count` replicas take turns
-    at being first.
+    """Return the replicas in the order in which a reader should ask them for a block.
 
-    The block's id determines the order. All clients therefore ask the same replica, whose page
-    cache contains the block.
+    The first `equal_count` replicas are equally good. The id of the block determines which of them
+    is the first. Therefore, all clients ask the same replica for a block, and its page cache
+    contains the block.
     """
     if equal_count < 2:
         return list(replicas)
@@ -405,8 +414,10 @@ def rotate_replicas(replicas: Sequence[T], equal_count: int, block_id: int) -> l
 def _ended(
     futures: "Sequence[Future[None]]", sessions: Sequence[WriterSession]
 ) -> "set[Future[None]]":
-    """Wait until all futures have ended, or one has failed; return the ended futures. Renew the
-    sessions at the control plane during the wait."""
+    """Wait until all futures have ended, or one has failed. Return the ended futures.
+
+    During the wait, renew the writer sessions at the control plane, so that they do not expire.
+    """
     while True:
         patience_s = min((session.state.renew_s for session in sessions), default=None)
         done, pending = wait(futures, patience_s, FIRST_EXCEPTION)

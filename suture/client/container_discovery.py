@@ -1,14 +1,13 @@
-"""Contents of a container as its datanodes report them, for a control plane restored from an old
-backup.
+"""Finds the contents of a container from its datanodes, after the control plane was restored from
+an old backup.
 
-Each replica reports its blocks and its tombstones. From them the module derives the blocks that can
-be read, as parts of files, and the blocks of which only tombstones remain.
+Each replica reports its blocks and its tombstones. The module determines which blocks can be read,
+the files that they are parts of, and the blocks of which only tombstones remain. The result names
+each datanode that does not answer. A missing answer is never taken as proof that a block does not
+exist.
 
-The result names each datanode that does not answer. The module concludes nothing from a missing
-answer.
-
-A cluster has more parts than fit into the memory of a client. `PartStore` lets SQLite sort them on
-disk, so that only the files of one key are assembled in memory at a time.
+A cluster has more blocks than fit into the memory of a client. Therefore, `PartStore` sorts them on
+disk with SQLite, and only the files of one key are assembled in memory at a time.
 """
 
 import sqlite3
@@ -29,7 +28,7 @@ from suture.wire.v1 import scm_pb2
 
 @dataclass(slots=True)
 class DiscoveredContainer:
-    """Contents of one container according to its datanodes."""
+    """The contents of one container, according to its datanodes."""
 
     container_id: int
     scheme: str = ""
@@ -44,7 +43,8 @@ class DiscoveredContainer:
 def fetch_contents(
     info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]
 ) -> DiscoveredContainer:
-    """Ask every datanode that has a replica of a container for its contents."""
+    """Ask every datanode with a replica of a container for the contents of the replica, and combine
+    the answers."""
     container_id = ContainerId(info.container_id)
     seen = DiscoveredContainer(container_id, info.scheme)
     rows = BlockVote(container_id)
@@ -82,7 +82,8 @@ def fetch_contents(
 
 
 class PartStore:
-    """Parts of files, in a temporary database. Use it as a context manager, which deletes it."""
+    """Stores parts of files in a temporary database. Use it as a context manager, which deletes the
+    database."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")  # a temporary database, in a file without a name
@@ -99,13 +100,13 @@ class PartStore:
         self._database.close()
 
     def add(self, parts: Iterable[PartBlock]) -> None:
-        """Add parts of files in any order."""
+        """Add parts of files, in any order."""
         self._database.executemany(
             "INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, parts)
         )
 
     def files(self) -> Iterator[DiscoveredPut]:
-        """Yield the files of all parts in the order of `files_of`."""
+        """Yield the files that the stored parts belong to, in the order of `files_of`."""
         rows = self._database.execute("SELECT * FROM part ORDER BY key")
         for _key, group in groupby(map(_part, rows), key=lambda part: part.key):
             yield from files_of(group)

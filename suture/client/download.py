@@ -1,4 +1,4 @@
-"""Downloads of a file: the complete file appears under its name, or no file."""
+"""Writes a downloaded file so that it appears under its name only when it is complete."""
 
 import os
 import stat
@@ -13,12 +13,11 @@ from suture.wire.mapping.blockpieces import Data
 
 
 def write_whole(path: Path, pieces: Iterable[Data]) -> None:
-    """Write `pieces` to a durable temporary file and rename it. The file appears complete or not at
-    all.
+    """Write `pieces` to a temporary file, sync it, and rename it to `path`.
 
-    If the target is a device or a pipe, the pieces are written into it, and it is not replaced. If
-    it is a link, the link stays and its target is replaced. An existing file keeps its mode. Raise
-    RefusedError(IO_EXCEPTION) if it cannot be written.
+    If `path` is a device or a pipe, the pieces are written into it, and it is not replaced. If it
+    is a symbolic link, the target of the link is replaced. If the file exists, the new file has the
+    same mode. Raise RefusedError(IO_EXCEPTION) if the file cannot be written.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     try:

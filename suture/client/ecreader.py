@@ -1,8 +1,8 @@
-"""Reader of block groups: it reads the intact data cells and computes the others.
+"""Reads block groups: it reads the intact data cells and computes the missing ones.
 
-The reader verifies every cell. Computed cells must match the stripe checksum that the writer
-recorded, if there is one. The reader reports each obstacle, because a group that must be read
-degraded needs repair.
+The reader verifies every cell. If the writer recorded a checksum of the stripe, computed cells must
+match it. The reader reports every unusable shard, because a group that cannot be read without
+computation needs a repair.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,13 +21,13 @@ from suture.wire.clients.peer import Peer
 from suture.wire.mapping.blockpieces import Data
 
 READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
-"""States of the replicas that a client reads: committed blocks of open containers are readable,
-too."""
+"""States of the replicas that a client reads. They include OPEN and CLOSING, because committed
+blocks of open containers are readable."""
 
 
 class GroupReader:
-    """Reads the block groups of one erasure-coded container. `account.replaced` maps each unusable
-    datanode to the reason."""
+    """Reads the block groups of one erasure-coded container. `account.replaced` has the reason for
+    each unusable datanode, by datanode id."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class GroupReader:
         dial: Callable[[NodeAddress], Peer],
         executor: Executor,
     ) -> None:
-        """Ask for the shards of a container; `places` are the datanodes that may have one."""
+        """Find the shards of a container. `places` are the datanodes that may have one."""
         self.account = RebuildStats()
         self._scheme = scheme
         self._sources = RebuildSources(container_id, scheme, executor, self.account)
@@ -47,14 +47,16 @@ class GroupReader:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """Indexes of the shards that no datanode provides."""
+        """Indexes of the shards that no datanode can provide."""
         return tuple(sorted(set(self._scheme.indexes) - set(self._sources.live_sources)))
 
     def read(
         self, block_id: BlockId, length_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[Data]:
-        """Yield a group's data from `start` to before `stop`, reading only the stripes in that
-        range. Raise UnavailableError if the data cannot be read."""
+        """Yield the data of a block group from `start` up to, but not including, `stop`.
+
+        Only the stripes in that range are read. Raise UnavailableError if the data cannot be read.
+        """
         agreed = resolve_group(self._scheme, block_id, self._sources.block(block_id))
         where = f"block group {block_id} of container {self._sources.container_id}"
         if isinstance(agreed, OrphanGroup):
@@ -78,8 +80,8 @@ class GroupReader:
     def _data_of(
         self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
     ) -> Sequence[Data]:
-        """Return all data cells of a stripe, in the order of their indexes. Compute those that are
-        not in `cells`."""
+        """Return all data cells of a stripe, in the order of their indexes. Cells that are not in
+        `cells` are computed."""
         cells, made = self._rebuilder.complete(agreed, stripe, cells)
         return [
             cells[index] if index in cells else made[index][1]

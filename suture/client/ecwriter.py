@@ -1,12 +1,13 @@
-"""Writer of block groups: each stripe goes to all shards at once, with its parity.
+"""Writes block groups: the data and parity cells of each stripe are sent to all shards at the same
+time.
 
-The writer divides a file into groups and each group into stripes. It sends the cells of a stripe to
-their shards, in one stream per shard. The end of each stream carries the commit. The keys are
-committed last.
+The writer divides a file into groups, and each group into stripes. It sends the cells of a stripe
+to their shards, in one stream per shard. The last message of each stream has the commit of the
+block. The keys are committed last.
 
-If a shard fails, the writer writes the whole group again to another container, as Ozone does. A
-group with fewer shards than its code requires would start degraded. The cells that were already
-written become orphans.
+If a shard fails, the writer writes the complete group again to another container, as Ozone does. If
+it continued with fewer shards than the code has, the group would be degraded from the start. The
+cells that were already written become orphans.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,7 +42,7 @@ SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several group
 
 
 class EcWriterSession(WriterSession):
-    """A writer session for erasure-coded containers."""
+    """A writer session that stores files in erasure-coded containers."""
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class EcWriterSession(WriterSession):
         scheme: Scheme,
         state: SessionState | None = None,
     ) -> None:
-        """Begin or continue a session; see `WriterSession`."""
+        """Begin a new session, or continue the session `state`. For the arguments see
+        `WriterSession`."""
         super().__init__(scm, dial, stream, wrote, waits, state=state)
         self.scheme = str(scheme)
         cells_count = max(1, SHARD_BYTES_DEFAULT // scheme.cell_bytes)
@@ -66,7 +68,7 @@ class EcWriterSession(WriterSession):
         return [[one] for one in placed]
 
     def _write_run(self, run: Sequence[Placed]) -> int:
-        """Write one group in one stream to each shard; return the number of shards."""
+        """Write one block group, with one stream to each shard. Return the number of shards."""
         [(piece, allocation)] = run
         container_id = ContainerId(allocation.block_id.container_id)
         if len(allocation.replicas) != self._code.shard_count:
@@ -89,8 +91,8 @@ class EcWriterSession(WriterSession):
     def _stream_group(
         self, piece: FilePart, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
     ) -> None:
-        """Write the group in one stream to each shard. Raise TooFewWritableReplicas if a shard
-        fails."""
+        """Write a block group, with one stream to each shard. Raise TooFewWritableReplicas if a
+        shard fails."""
         opens = {
             index: self._stream(replica)
             for index, replica in enumerate(allocation.replicas, start=1)
@@ -139,13 +141,13 @@ class EcWriterSession(WriterSession):
         )
 
     def _is_keeper(self, index: int) -> bool:
-        """Return whether the shard of this index stores stripe checksums. As in Ozone, the first
-        shard and the parity shards do."""
+        """Return True if the shard with this index stores the checksums of the stripes. As in
+        Ozone, these are the first shard and the parity shards."""
         return index == 1 or self._code.is_parity(index)
 
 
 def cells_of(group: BlockGroup, stripe: int, data: bytes) -> dict[int, bytes]:
-    """Return the non-empty cells of a stripe, data and parity, by index."""
+    """Return the data and parity cells of a stripe, by shard index. Empty cells are omitted."""
     scheme = group.scheme
     view = memoryview(data)
     whole = [
@@ -161,7 +163,7 @@ def cells_of(group: BlockGroup, stripe: int, data: bytes) -> dict[int, bytes]:
 
 @dataclass(eq=False)
 class _Shards:
-    """The datanodes of one container, each with its index."""
+    """The datanodes of one container, by shard index."""
 
     container_id: ContainerId
     stubs: Mapping[int, Stub]
@@ -170,7 +172,7 @@ class _Shards:
     check_stopped: Callable[[], None]
 
     def create(self) -> None:
-        """Create the container's replica on the datanode of every shard."""
+        """Create a replica of the container on the datanode of every shard."""
         self._each(
             "CreateContainer",
             {
@@ -182,7 +184,7 @@ class _Shards:
         )
 
     def _each(self, method: str, requests: Mapping[int, object]) -> None:
-        """Call all datanodes at once. Raise TooFewWritableReplicas if a call fails."""
+        """Call all datanodes at the same time. Raise TooFewWritableReplicas if a call fails."""
 
         def call(indexes: Collection[int]) -> dict[int, SutureError]:
             return failures_of({i: (getattr(self.stubs[i], method), requests[i]) for i in indexes})
@@ -190,8 +192,8 @@ class _Shards:
         self.check(call_until_accepted(call, list(requests), self.check_stopped))
 
     def check(self, failures: Mapping[int, SutureError]) -> None:
-        """Record the failed shards with their errors. Raise TooFewWritableReplicas if there are
-        any."""
+        """Record the errors of failed shards. Raise TooFewWritableReplicas if a shard has
+        failed."""
         reasons = []
         for index, error in failures.items():
             self.failed[self.container_id, self.names[index]] = str(error)
@@ -201,8 +203,8 @@ class _Shards:
 
 
 class _Streams:
-    """Streams to some shards of a block group. The end of the `with` block cancels all streams that
-    have not ended."""
+    """The streams to the shards of a block group, as a context manager. At its exit, streams that
+    have not ended are cancelled."""
 
     def __init__(self, opens: Mapping[int, Open], message_count: int) -> None:
         self._lanes = {
@@ -225,7 +227,7 @@ class _Streams:
         chunks: Mapping[int, ChunkInfo],
         cells: Mapping[int, bytes],
     ) -> None:
-        """Send the cells of one stripe; wait until there is room for them."""
+        """Queue the cells of one stripe for sending. Wait until there is room for them."""
         for index, lane in self._lanes.items():
             if index in chunks:
                 block = new_blocks_message.new_block_message(
@@ -234,7 +236,7 @@ class _Streams:
                 lane.send(new_blocks_message.encode([block], [cells[index]]))
 
     def commit(self, block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
-        """Send the commit of the group. The result of the commit is in `failures`."""
+        """Send the commit of the block group. `failures` returns the result of the commit."""
         for index, lane in self._lanes.items():
             metadata = blocks[index].metadata
             last = new_blocks_message.new_block_message(
@@ -244,7 +246,7 @@ class _Streams:
             lane.send(None)
 
     def failures(self) -> dict[int, SutureError]:
-        """Wait until the whole group is durable; return the shards on which the commit failed, with
-        their errors."""
+        """Wait until the block group is durable on all shards. Return the errors of the failed
+        shards, by index."""
         answers = {index: lane.failure() for index, lane in self._lanes.items()}
         return {index: error for index, error in answers.items() if error is not None}

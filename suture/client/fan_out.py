@@ -1,7 +1,7 @@
-"""Fan-out of one stream of messages to several datanodes; each message is encoded once.
+"""Sends one stream of messages to several datanodes. Each message is encoded once.
 
-Each datanode has a lane, a queue of a few messages. The slowest datanode sets the pace. A datanode
-that fails, or accepts nothing for too long, is dropped, and the others continue.
+Each datanode has a queue of a few messages, so the slowest datanode determines the speed. A
+datanode that fails, or accepts no message for too long, is dropped, and the others continue.
 """
 
 import random
@@ -20,21 +20,22 @@ from suture.wire.mapping.errors import error_from
 WAITING_MAX: Final = 2  # queued messages of one lane, beside the one being sent
 BUSY_PATIENCE_S: Final = 120.0  # retry a busy datanode for this time
 BUSY: Final = frozenset({Code.BUSY, Code.CANCELLED})
-"""Statuses of a datanode that has too many calls: it refuses calls, or ends those that wait for
-their callers."""
+"""Statuses of a datanode that has too many calls: it refuses new calls, or ends calls whose clients
+send nothing."""
 
 Name = TypeVar("Name")
 
 Open = Callable[[Iterator[bytes], float], Any]
-"""Function that starts a call with these messages and a timeout (s); returns its future."""
+"""A function that starts a call with these messages and a timeout in seconds. It returns the future
+of the call."""
 
 
 class ReplicaStream:
-    """A lane: one call that streams messages to a datanode, with a queue in front of it."""
+    """A call that streams messages to one datanode, with a queue of messages to send."""
 
     def __init__(self, open_call: Open, *, message_timeout_s: float, message_count: int) -> None:
-        """Begin the call. `message_timeout_s` limits the wait for room for each message, and for
-        the answer."""
+        """Start the call. `message_timeout_s` limits the wait for room in the queue for each
+        message, and the wait for the response."""
         self._timeout_s = message_timeout_s
         self._waiting: Queue[bytes | None] = Queue(WAITING_MAX)
         self._has_ended = False
@@ -43,8 +44,11 @@ class ReplicaStream:
         self._answer.add_done_callback(self._end)
 
     def send(self, message: bytes | None) -> None:
-        """Queue a message, or None for the end, when there is room. If the lane has ended, drop the
-        message. If there is no room in time, cancel the call; `failure` returns the reason."""
+        """Wait for room in the queue, and add a message, or None at the end of the stream.
+
+        If the call has ended, the message is dropped. If there is no room in time, the call is
+        cancelled, and `failure` returns the reason.
+        """
         if self._has_ended:
             return
         try:
@@ -53,7 +57,8 @@ class ReplicaStream:
             self._answer.cancel()
 
     def failure(self) -> SutureError | None:
-        """Wait for the answer. Return None for success, or the error."""
+        """Wait for the response of the datanode. Return None if the call succeeded, else the
+        error."""
         try:
             self._answer.result(timeout=self._timeout_s)
         except grpc.RpcError as error:
@@ -68,7 +73,8 @@ class ReplicaStream:
         self._answer.cancel()
 
     def _end(self, _answer: object) -> None:
-        """Note that the call has ended; wake the threads that wait for room or for messages."""
+        """Record that the call has ended, and wake the threads that wait for room or for
+        messages."""
         self._has_ended = True
         with suppress(Empty):
             while True:
@@ -80,9 +86,10 @@ class ReplicaStream:
 def broadcast(
     messages: Iterator[bytes], lanes: Mapping[str, ReplicaStream]
 ) -> dict[str, SutureError]:
-    """Send all messages on all lanes; return the names of the lanes that failed, with their errors.
+    """Send all messages to all datanodes. Return the errors of the datanodes that failed, by name.
 
-    If `messages` raises an exception, cancel all calls and raise it.
+    `lanes` has the stream to each datanode. If `messages` raises an exception, all calls are
+    cancelled, and the exception is raised.
     """
     try:
         for message in messages:
@@ -103,11 +110,11 @@ def call_until_accepted(
     names: Collection[Name],
     check: Callable[[], None],
 ) -> dict[Name, SutureError]:
-    """Call all datanodes in parallel; return the failed datanodes with their errors.
+    """Call all datanodes in parallel, and return the errors of the failed datanodes, by name.
 
-    A busy datanode does not count as failed. It is called again with growing pauses for up to
-    `BUSY_PATIENCE_S`, so calls must be idempotent. `check` is called before each retry; an
-    exception that it raises is passed on.
+    A busy datanode does not count as failed. It is called again, with growing pauses, for up to
+    `BUSY_PATIENCE_S` seconds. Therefore, calls must be idempotent. `check` is called before each
+    retry, and may raise an exception to stop.
     """
     failed = dict(call(names))
     deadline_s = time.monotonic() + BUSY_PATIENCE_S

@@ -1,6 +1,5 @@
-"""Pieces of a file to store, and the chunks of each piece. A piece becomes one block or block
-group.
-"""
+"""Divides a file to store into parts, and each part into chunks. A part becomes one block or block
+group."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,8 +26,8 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to store under its key. If `data` is set, it is the content, and `path` is only a
-    name."""
+    """A file to store under its key. If `data` is not None, it is the content, and `path` is used
+    only in messages."""
 
     key: str
     path: Path
@@ -36,13 +35,14 @@ class SourceFile:
     data: bytes | None = field(default=None, repr=False)
 
     def open(self) -> BinaryIO:
-        """Open the content for random access, because a block may have to be sent again."""
+        """Open the content as a seekable file. The content may be read several times, because a
+        block may have to be sent again."""
         return self.path.open("rb") if self.data is None else BytesIO(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A part of a file, from `offset` on, that becomes one block or one block group."""
+    """The part of a file that begins at `offset` and becomes one block or one block group."""
 
     source: SourceFile
     part: int
@@ -53,14 +53,15 @@ class FilePart:
 
     @property
     def metadata(self) -> Metadata:
-        """Return the metadata to store with the block."""
+        """The metadata to store with the block."""
         return metadata_of(self.source.key, self.part, self.note, self.scheme)
 
 
 def pieces_of(
     source: SourceFile, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
 ) -> list[FilePart]:
-    """Return the pieces of a file; an empty file is one empty piece."""
+    """Divide a file into parts of `block_bytes` bytes, and return them. An empty file has one empty
+    part."""
     whole, rest = divmod(source.size_bytes, block_bytes)
     sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
     return [
@@ -70,12 +71,13 @@ def pieces_of(
 
 
 def piece_count(source: SourceFile, block_bytes: int) -> int:
-    """Return the number of pieces that `pieces_of` makes of a file."""
+    """Return the number of parts into which `pieces_of` divides a file."""
     return max(1, -(-source.size_bytes // block_bytes))
 
 
 def chunks_of(piece: FilePart, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
-    """Yield a piece's bytes chunk by chunk. Raise RefusedError if the file has become shorter."""
+    """Yield the bytes of a part in chunks of `chunk_bytes` bytes. Raise RefusedError if the file
+    has become shorter."""
     with piece.source.open() as file:
         file.seek(piece.offset)
         left_bytes = piece.size_bytes
@@ -92,7 +94,8 @@ def chunks_of(piece: FilePart, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterat
 
 
 def describe(offset: int, data: bytes) -> ChunkInfo:
-    """Return the chunk's description with its window checksums."""
+    """Return the description of a chunk at `offset` with this `data`, including its window
+    checksums."""
     return ChunkInfo(
         offset=offset,
         length_bytes=len(data),

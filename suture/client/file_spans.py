@@ -1,4 +1,4 @@
-"""Byte ranges of blocks that form a range of a file. No I/O."""
+"""Computes which bytes of which blocks form a range of a file. No I/O."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from suture.wire.v1 import scm_pb2
 
 @dataclass(frozen=True, slots=True)
 class FileSpan:
-    """The bytes of one block from `start` to before `stop`, counted from the start of the block."""
+    """The bytes of one block from `start` up to, but not including, `stop`. Both are offsets in the
+    block."""
 
     location: scm_pb2.BlockLocation
     start: int
@@ -16,15 +17,18 @@ class FileSpan:
 
     @property
     def size_bytes(self) -> int:
-        """Length of the span in bytes."""
+        """Number of bytes in the range."""
         return self.stop - self.start
 
 
 def spans_of(
     blocks: Iterable[scm_pb2.BlockLocation], start: int = 0, stop: int | None = None
 ) -> list[FileSpan]:
-    """Return the spans, in block order, that contain the bytes of a file from `start` to before
-    `stop`; without `stop`, to the file's end. Blocks outside the range are omitted."""
+    """Return the ranges of blocks that have the bytes of a file from `start` up to, but not
+    including, `stop`.
+
+    If `stop` is None, the range ends at the end of the file. Blocks outside the range are omitted.
+    """
     spans: list[FileSpan] = []
     at = 0  # offset of the block in the file
     for location in blocks:

@@ -1,8 +1,8 @@
-"""Key names: validation, listing and deletion.
+"""Validates, lists and deletes keys.
 
 A delete first asks the SCM which version of each key exists, and then deletes exactly these
 versions. If the control plane does not answer, the client repeats the delete for as long as a
-restart takes. If a repeated delete finds no such key, the previous attempt deleted the key.
+restart takes. If a repeated delete finds no such key, the first attempt has deleted it.
 """
 
 import unicodedata
@@ -23,8 +23,8 @@ REFUSED: Final = frozenset({"Cc", "Cs"})  # control characters; bytes that were 
 
 
 def key_fault(text: str, *, is_beginning: bool = False) -> str:
-    """Return the reason why `text` is not a valid key or, with `is_beginning`, not a valid key
-    prefix. Return "" if it is valid."""
+    """Return the reason why `text` is not a valid key, or "" if it is valid. If `is_beginning` is
+    True, `text` is a prefix of keys and may be empty."""
     if not text and not is_beginning:
         return "is empty"
     if any(unicodedata.category(character) in REFUSED for character in text):
@@ -36,8 +36,11 @@ def key_fault(text: str, *, is_beginning: bool = False) -> str:
 
 
 def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) -> str:
-    """Return a valid key or key prefix unchanged. Raise RefusedError if it is invalid; the error
-    contains `where`, the name of the argument."""
+    """Return `text` unchanged if it is a valid key or key prefix. Otherwise raise RefusedError.
+
+    `where` is the name of the argument for the message. If `is_beginning` is True, `text` is a
+    prefix of keys.
+    """
     fault = key_fault(text, is_beginning=is_beginning)
     if fault:
         shown = text[:SHOWN_CHARS].encode("unicode_escape").decode()  # it may not be printable
@@ -48,8 +51,9 @@ def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) ->
 def key_pages(
     scm: ScmClient, prefix: str, container_ids: frozenset[int] = frozenset()
 ) -> Iterator[list[scm_pb2.KeyInfo]]:
-    """Yield the keys that begin with `prefix`, one page per request to the control plane. With
-    `container_ids`, yield only keys with a block in one of these containers."""
+    """Yield lists of the keys that begin with `prefix`, one list per request to the control plane.
+    If `container_ids` is not empty, only keys with a block in one of these containers are returned.
+    """
     start_after = ""
     while True:
         page = scm.list_keys(
@@ -73,11 +77,12 @@ def delete_keys(
     dry_run: bool = False,
     waits: Callable[[SutureError], None] = lambda _: None,
 ) -> Sequence[scm_pb2.KeyDeletion]:
-    """Delete keys; return the result of each, in the order given: OK, or KEY_NOT_FOUND.
+    """Delete keys. Return the result for each key in the order given: OK or KEY_NOT_FOUND.
 
     If the control plane stops answering after it has listed the keys, the client assumes a restart
-    and repeats the request for up to two minutes. `waits` receives each error. Only the listed
-    versions are deleted. A file that is stored under the same name in the meantime is kept.
+    and repeats the request for up to two minutes. `waits` is called with each error. Only the
+    listed versions are deleted. If a file is stored under the same name in the meantime, it is
+    kept.
     """
     names = list(dict.fromkeys(names))
     shown = scm.show_deletions(scm_pb2.DeleteKeysRequest(keys=names, dry_run=True)).deletions

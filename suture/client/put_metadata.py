@@ -1,14 +1,14 @@
-"""Metadata of a block that names its file, and files reassembled from such blocks.
+"""The metadata that a writer stores with each block, and the reassembly of files from such blocks.
 
-A writer stores three facts with each block: the key, the number of the part, and a record of the
-put:
+A writer stores three facts with each block: the key, the number of the part of the file, and a
+record of the put:
 
     put = ID PARTS BYTES AT_MS
 
-ID identifies the put, PARTS is the number of the file's parts, BYTES its size, AT_MS the time of
-the put. With this metadata, files can be found from the datanodes alone, and two puts of one key
-are not mixed. Blocks of older writers have no such record; `DiscoveredPut.is_certain` is False for
-files made of them. The module does no I/O.
+ID identifies the put, PARTS is the number of the file's parts, BYTES is its size, and AT_MS is the
+time of the put. With this metadata, files can be found from the datanodes alone, and two puts of
+one key are not mixed. Blocks of older writers have no such record. For files from such blocks,
+`DiscoveredPut.is_certain` is False. No I/O.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ _NUMBER_CHARS_MAX: Final = 19  # digits of a 63-bit number
 
 @dataclass(frozen=True, slots=True)
 class PutMetadata:
-    """Identity, part count, size and time of one put of one file."""
+    """The id, the number of parts, the size and the time of one put of a file."""
 
     put_id: str
     part_count: int
@@ -34,12 +34,12 @@ class PutMetadata:
     at_ms: int
 
     def encoded(self) -> str:
-        """Return the text to store under the metadata key `PUT`."""
+        """Return the record as the text that is stored under the metadata key `PUT`."""
         return f"{self.put_id} {self.part_count} {self.size_bytes} {self.at_ms}"
 
 
 def decoded(text: str) -> PutMetadata | None:
-    """Return the record of a put that `text` encodes; None if `text` is invalid."""
+    """Return the record of a put that is encoded in `text`. Return None if `text` is invalid."""
     put_id, *numbers = text.split(" ")
     values = [number for number in map(_number, numbers) if number is not None]
     if not put_id or len(numbers) != len(PutMetadata.__slots__) - 1 or len(values) != len(numbers):
@@ -51,7 +51,7 @@ def metadata_of(
     key: str, part: int, note: PutMetadata | None, scheme: str
 ) -> tuple[tuple[str, str], ...]:
     """Return the metadata to store with a block: the key, the number of the part, the record of the
-    put, and the erasure code if there is one."""
+    put, and the name of the erasure code if there is one."""
     pairs = [(KEY, key), (PART, str(part))]
     if note is not None:
         pairs.append((PUT, note.encoded()))
@@ -62,8 +62,11 @@ def metadata_of(
 
 @dataclass(frozen=True, slots=True)
 class PartBlock:
-    """A readable block and its metadata. `length_bytes` is the length of its data in the file. For
-    a block group, that is the data of all shards together."""
+    """A readable block with its metadata, which names a part of a file.
+
+    `length_bytes` is the number of bytes of the file that the block has. For a block group, these
+    are the bytes of all its data shards.
+    """
 
     container_id: int
     local_id: int
@@ -77,7 +80,8 @@ class PartBlock:
 def part_of(
     metadata: Mapping[str, str], *, container_id: int, local_id: int, bcsid: int, length_bytes: int
 ) -> PartBlock | None:
-    """Return the block as a part of a file; None if the block's metadata names no file."""
+    """Return the block with this metadata as a part of a file. Return None if the metadata names no
+    file."""
     key, part = metadata.get(KEY, ""), _number(metadata.get(PART, ""))
     if not key or part is None:
         return None
@@ -87,11 +91,11 @@ def part_of(
 
 @dataclass(frozen=True, slots=True)
 class DiscoveredPut:
-    """A put of a key, reassembled from its blocks in the order of its parts.
+    """A stored file that was reassembled from its blocks, in the order of its parts.
 
     `is_whole` is True if no part is missing. `is_certain` is True if the blocks have a record of
-    the put (`PutMetadata`). Without it, the last parts may be missing, or may belong to another
-    put.
+    the put (`PutMetadata`). Without this record, the last parts may be missing, or may belong to
+    another put.
     """
 
     key: str
@@ -102,19 +106,19 @@ class DiscoveredPut:
 
     @property
     def size_bytes(self) -> int:
-        """Total bytes of the parts that were found."""
+        """Total number of bytes of the parts that were found."""
         return sum(block.length_bytes for block in self.blocks)
 
     @property
     def last_local_id(self) -> int:
-        """The highest block id of the put. It orders puts of one key by time, because block ids
-        only grow."""
+        """Highest block id of the put. Puts of one key are ordered by this id, because later blocks
+        have higher ids."""
         return max(block.local_id for block in self.blocks)
 
 
 def files_of(blocks: Iterable[PartBlock]) -> list[DiscoveredPut]:
-    """Assemble blocks into files: one file per put of each key. Return them by key, and the puts of
-    one key from the oldest to the newest."""
+    """Assemble blocks into files, one file for each put of each key. Return the files sorted by
+    key, and the files of one key from the oldest to the newest put."""
 
     def put_of(block: PartBlock) -> tuple[str, str]:
         return block.key, "" if block.note is None else block.note.put_id

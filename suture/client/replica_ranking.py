@@ -1,10 +1,10 @@
-"""Response times and faults of datanodes, as one client sees them; the client asks slow or failed
+"""Measures the response times and failures of datanodes, so that a client asks slow or failed
 datanodes last.
 
 Each datanode has a moving average of its response times. A datanode is slow if its average is far
-above those of the others. Slowness and failures are forgotten after a while, because a datanode
-that is not asked may have recovered. This is the replica selection of C3 (Suresh et al., NSDI 2015)
-without its queue lengths, which our datanodes do not send.
+above those of the other datanodes. Slowness and failures are forgotten after a while, because a
+datanode that is not asked may have recovered. This is the replica selection of C3 (Suresh et al.,
+NSDI 2015) without the lengths of queues, which Suture's datanodes do not send.
 """
 
 import statistics
@@ -27,7 +27,7 @@ HEDGES_MAX: Final = 10.0  # maximum number of hedges in reserve
 
 
 class DatanodeStats:
-    """Per-datanode latency and fault statistics, used to rank replicas. Thread-safe."""
+    """Response times and failures of each datanode, from which replicas are ranked. Thread-safe."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
@@ -39,7 +39,8 @@ class DatanodeStats:
         self._faults: dict[str, tuple[int, float]] = {}  # failed blocks, and time of the last
 
     def record_latency(self, datanode_id: str, duration_s: float) -> None:
-        """Record the time until the first data of a block arrived from a datanode."""
+        """Record the time in seconds from a request for a block until its first data arrived from
+        the datanode."""
         now_s = self._monotonic_s()
         mean_s, noted_s = self._means.get(datanode_id, (duration_s, now_s))
         if now_s - noted_s > SLOW_FOR_S:
@@ -54,15 +55,18 @@ class DatanodeStats:
             self._usual_s = answers[int(PATIENT_WITH * len(answers))]
 
     def record_hedge(self, datanode_id: str, waited_s: float) -> None:
-        """Record that another datanode is asked because this one took `waited_s` without an
-        answer."""
+        """Record that the datanode did not answer in `waited_s` seconds, so that another datanode
+        is asked."""
         self._hedges_left -= 1
         self.record_latency(datanode_id, waited_s)
 
     def patience_s(self) -> float | None:
-        """Return how many seconds to wait for a datanode before asking another one. Return None for
-        no limit: if too few response times are known, or if too many requests were hedged
-        recently."""
+        """Return the number of seconds to wait for a datanode before another datanode is asked,
+        too.
+
+        Return None if there is no limit: if too few response times are known, or if another
+        datanode was asked too often recently.
+        """
         if not self._usual_s or self._hedges_left < 1:
             return None
         return max(self._usual_s, PATIENCE_S_MIN)
@@ -72,8 +76,8 @@ class DatanodeStats:
         self._faults[datanode_id] = (self.fault_count(datanode_id) + 1, self._monotonic_s())
 
     def is_unremarkable(self) -> bool:
-        """Return whether all ranks are equal: no datanode failed, and no mean is high enough to be
-        slow."""
+        """Return True if all datanodes have the same rank: none has failed, and no average is high
+        enough to be slow."""
         if self._faults:
             return False
         for mean_s, _ in list(self._means.values()):  # noqa: SIM110 - each read asks; see ADR 0041
@@ -82,17 +86,18 @@ class DatanodeStats:
         return True
 
     def rank(self, datanode_id: str) -> tuple[int, bool]:
-        """Return the sort key of a datanode: its recent faults, then whether it is slow. The
-        datanode with the lowest key is asked first."""
+        """Return the sort key of a datanode: the number of its recent failures, then True if it is
+        slow. The datanode with the lowest key is asked first."""
         return self.fault_count(datanode_id), self.is_slow(datanode_id)
 
     def fault_count(self, datanode_id: str) -> int:
-        """Return the number of recent blocks that the datanode failed to deliver."""
+        """Return the number of recent blocks that could not be read completely from the
+        datanode."""
         count, noted_s = self._faults.get(datanode_id, (0, 0.0))
         return count if count and self._monotonic_s() - noted_s <= FAULTY_FOR_S else 0
 
     def is_slow(self, datanode_id: str) -> bool:
-        """Return whether a datanode recently took far longer than the others."""
+        """Return True if a datanode recently took far longer than the others."""
         mean_s, noted_s = self._means.get(datanode_id, (0.0, 0.0))
         if mean_s <= SLOW_S_MIN or self._monotonic_s() - noted_s > SLOW_FOR_S:
             return False

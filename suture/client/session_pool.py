@@ -1,8 +1,9 @@
-"""Writer sessions of one client, kept between puts, and the division of files among sessions.
+"""Keeps the writer sessions of a client between puts, and divides files among sessions.
 
-With a kept session, a small put needs no calls to create a container and to end a session. A kept
+With a kept session, a small put needs no calls to create a container and to end the session. A kept
 session does not block other clients. If no put uses its container for `session_idle_ms`, the SCM
-closes the container. If there is no room for another container, the SCM gives it to another client.
+closes the container. If there is no room for another container, the SCM assigns this container to
+another client.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,7 @@ END_TIMEOUT_S: Final = 2.0  # for a closing client; other sessions expire at the
 
 @dataclass(eq=False)
 class SessionPool:
-    """Pool of sessions; each session serves one put at a time. Thread-safe."""
+    """Keeps writer sessions for later puts. A session serves one put at a time. Thread-safe."""
 
     scm: ScmClient
     dial: Callable[[NodeAddress], Stub]
@@ -53,8 +54,8 @@ class SessionPool:
     def acquire(
         self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
     ) -> WriterSession:
-        """Return a session for one put: a kept session with the same scheme if there is one, or a
-        new session."""
+        """Return a session for one put. It is a kept session with the same `scheme` if there is
+        one, else a new session."""
         state = self._taken("" if scheme is None else str(scheme))
         if scheme is None:
             return WriterSession(self.scm, self.dial, self.stream, progress, waits, state=state)
@@ -65,7 +66,7 @@ class SessionPool:
         )
 
     def release(self, session: WriterSession) -> None:
-        """Keep a session after a successful put. End it instead if enough sessions are kept."""
+        """Keep a session after a successful put. If enough sessions are kept, end it instead."""
         with self._lock:
             if len(self._kept) < SESSIONS_KEPT_MAX and not self._is_closed:
                 self._kept.append((session.scheme, session.state))
@@ -73,7 +74,7 @@ class SessionPool:
         end_session(session, close=False)
 
     def close(self) -> None:
-        """End the kept sessions. Sessions that are released later are ended, too."""
+        """End the kept sessions. A session that is released later is ended, too."""
         with self._lock:
             self._is_closed = True
             kept, self._kept = self._kept, []
@@ -86,8 +87,11 @@ class SessionPool:
                 answer.result()
 
     def _taken(self, scheme: str) -> SessionState | None:
-        """Remove and return the state of the most recently used session with this scheme, because
-        its container is most likely still open; None if no such session is kept."""
+        """Remove and return the state of the most recently used session with this `scheme`; None if
+        there is none.
+
+        The container of the most recently used session is most likely still open.
+        """
         with self._lock:
             for at in reversed(range(len(self._kept))):
                 if self._kept[at][0] == scheme:
@@ -96,13 +100,14 @@ class SessionPool:
 
 
 def end_session(session: WriterSession, *, close: bool) -> None:
-    """End a session. If the SCM cannot end it now, the session expires there."""
+    """End a session. If the SCM cannot end it now, the session expires at the SCM later."""
     with suppress(SutureError):
         session.finish(close=close)
 
 
 def balance_shares(sources: Sequence[SourceFile], count: int) -> list[list[SourceFile]]:
-    """Divide `sources` into `count` shares of about equal bytes, larger files first."""
+    """Divide `sources` into at most `count` lists with about equally many bytes. Each list begins
+    with the largest files."""
     shares: list[list[SourceFile]] = [[] for _ in range(count)]
     loads = [0] * count
     for source in sorted(sources, key=lambda s: (-s.size_bytes, s.key)):
@@ -115,14 +120,15 @@ def balance_shares(sources: Sequence[SourceFile], count: int) -> list[list[Sourc
 def put_share(
     session: WriterSession, share: list[SourceFile], replace: bool, stored: list[StoredFile]
 ) -> None:
-    """Store one session's share, batch by batch; add the stored files to `stored`."""
+    """Store the files in `share` with one session, batch by batch. Append the stored files to
+    `stored`."""
     for batch in batches(share, session.block_bytes):
         stored += session.put(batch, replace=replace)
 
 
 def batches(share: Sequence[SourceFile], block_bytes: int) -> Iterator[list[SourceFile]]:
-    """Yield the files in order, in batches whose blocks are allocated together. A file with more
-    blocks than the limit is a batch of its own."""
+    """Yield the files in order, in batches whose blocks are allocated with one call. If a file has
+    more blocks than the limit, it is a batch of its own."""
     return in_groups(
         share,
         lambda source: piece_count(source, block_bytes),

@@ -1,12 +1,12 @@
-"""Small puts of many threads, stored together in batches (the group commit of databases).
+"""Stores the small files of many threads together in batches (like the group commit of databases).
 
 A put waits in a queue. If no batch is being written, one thread takes the waiting puts and stores
-them as one put of a session. A single waiting put is stored at once. Puts that arrive during a
-batch go into the next batch. Each put then gets its own result.
+them with one session. A single waiting put is stored at once. Puts that arrive during a batch are
+stored in the next batch. Each caller then gets its own result.
 
-After a batch, the next one waits a moment for the threads whose files were just stored. Otherwise
-the threads would split into two halves that take turns. If a batch fails because of one key, only
-the put of that key fails.
+After a batch, the next batch begins after a short pause, so that the threads whose files were just
+stored can add their next files. Otherwise, the threads would split into two halves that are stored
+alternately. If a batch fails because of one key, only the put of that key fails.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ SMALL_BYTES_MAX: Final = MESSAGE_BYTES_MAX  # a longer file would delay the othe
 
 @dataclass(eq=False, slots=True)
 class _Put:
-    """A put that waits in the queue or is being stored."""
+    """A put that is waiting in the queue or is being stored."""
 
     source: SourceFile
     replace: bool
@@ -42,7 +42,7 @@ class _Put:
 
 
 class SmallPuts:
-    """Stores single small files in batches. Thread-safe."""
+    """Stores small files of several threads in batches. Thread-safe."""
 
     def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
@@ -60,7 +60,7 @@ class SmallPuts:
         progress: Callable[[int], None],
         waits: Waits,
     ) -> StoredFile:
-        """Store a file, and return when its key is committed."""
+        """Store a file. Return when its key is committed."""
         put = _Put(source, replace, progress, waits)
         self._enqueue(put)
         try:
@@ -70,7 +70,7 @@ class SmallPuts:
             raise
 
     def close(self) -> None:
-        """Fail the waiting puts. Stop the puts in progress before their next step."""
+        """Let the waiting puts fail. Stop the puts in progress before their next step."""
         with self._lock:
             self._is_closed = True
             waiting, self._waiting = self._waiting, []
@@ -90,7 +90,7 @@ class SmallPuts:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin the next batch, unless a batch is being stored."""
+        """Begin the next batch, unless a batch is being stored or no put is waiting."""
         with self._lock:
             if self._under_way or not self._waiting:
                 return
@@ -102,8 +102,8 @@ class SmallPuts:
         done.add_done_callback(self._publish_results)
 
     def _publish_results(self, done: "Future[list[StoredFile]]") -> None:
-        """Publish the result of each put. If the batch failed because of one of its puts, queue the
-        puts again, each as a batch of its own."""
+        """Pass the result to the caller of each put of a batch. If the batch failed because of one
+        of its puts, queue each put again as a batch of its own."""
         error = done.exception()
         with self._lock:
             batch = self._under_way
@@ -129,7 +129,8 @@ class SmallPuts:
         self._begin()
 
     def _awaited(self, put: _Put) -> StoredFile:
-        """Wait for the result, and renew the session at the control plane during the wait."""
+        """Wait for the result of a put and return it. During the wait, renew the session at the
+        control plane."""
         while True:
             session = put.session
             if wait([put.stored], LOOK_S if session is None else session.state.renew_s).done:
@@ -142,8 +143,8 @@ class SmallPuts:
         return stored
 
     def _abandon(self, put: _Put) -> None:
-        """Record that the caller of a put no longer waits; stop a batch if no caller waits for any
-        of its puts."""
+        """Record that the caller of a put no longer waits. If no caller waits for any put of the
+        current batch, stop the batch."""
         with self._lock:
             put.is_abandoned = True
             if put in self._waiting:
@@ -170,14 +171,16 @@ class SmallPuts:
 
 
 def is_small(source: SourceFile) -> bool:
-    """Return True if a file is small enough to be stored in a batch."""
+    """Return True if a file is small enough to be stored in a batch with other files."""
     return source.size_bytes <= SMALL_BYTES_MAX
 
 
 def _first_batch(waiting: Sequence[_Put]) -> list[_Put]:
-    """Return the first waiting put and the later puts that can be committed together with it. A
-    batch has at most one put of each key, and at most as many bytes as one stream to a datanode
-    carries."""
+    """Return the first waiting put and the later puts that can be committed together with it.
+
+    A batch has at most one put of each key, and at most as many bytes as one stream to a datanode
+    carries.
+    """
     if waiting[0].is_alone:
         return [waiting[0]]
     batch: dict[str, _Put] = {}
@@ -203,11 +206,12 @@ def _report(batch: Sequence[_Put], error: SutureError) -> None:
 
 
 def _ignore(_sent_bytes: int) -> None:
-    """Ignore the progress of a batch, because each of its puts reports its own bytes at the end."""
+    """Ignore the progress of a batch. Each put of a batch reports its own bytes at the end."""
 
 
 def _error_of(put: _Put, error: BaseException, count: int) -> BaseException:
-    """Return the error of one put of a failed batch, for the thread of that put to raise."""
+    """Return the error that the caller of `put` raises after its batch of `count` puts has
+    failed."""
     if count == 1 or not isinstance(error, UnavailableError):
         return error
     message = f"cannot store {put.source.key}, sent with {count - 1} others: {error}"

@@ -1,8 +1,8 @@
-"""Sources of content whose length is known only after it has been read to the end.
+"""Copies content to store whose length is unknown until it has been read to the end.
 
-A put must know a file's length before it requests blocks. A pipe has no length. File systems that
-generate files on read report no length or a wrong one: /proc and many FUSE and network file systems
-report 0, and /sys reports one page. Such content is copied first.
+A put must know the length of a file before it requests blocks. A pipe has no length. File systems
+that generate files on read report no length or a wrong one: /proc and many FUSE and network file
+systems report 0, and /sys reports one page. Such content is copied first.
 """
 
 import os
@@ -20,7 +20,8 @@ SIZE_READS_MAX: Final = 3  # attempts to copy a file that grows or shrinks durin
 
 
 class Spool:
-    """Copies of content of unknown length. Closing removes them; use it as a context manager."""
+    """Copies of content of unknown length. Use it as a context manager, which removes the
+    copies."""
 
     def __init__(self) -> None:
         self._memory_left_bytes = IN_MEMORY_BYTES_MAX
@@ -39,11 +40,8 @@ class Spool:
             self._directory.cleanup()
 
     def file(self, key: str, path: Path) -> SourceFile:
-        """Return the file at `path` as a source; the file is copied if its reported size is
-        unreliable.
-
-        Raise OSError if it cannot be read.
-        """
+        """Return the file at `path` as a source. If the reported size is wrong, the file is copied
+        first. Raise OSError if it cannot be read."""
         with path.open("rb") as file:
             size_bytes = _true_size_bytes(file)
             if size_bytes is None:
@@ -51,9 +49,9 @@ class Spool:
             return SourceFile(key, path, size_bytes)
 
     def stream(self, key: str, file: IO[bytes]) -> SourceFile:
-        """Copy `file` from its position to its end; return the copy as a source.
+        """Copy `file` from its position to its end, and return the copy as a source.
 
-        Raise TypeError if `file` was opened as text, OSError if it cannot be read or copied.
+        Raise TypeError if `file` was opened as text, and OSError if it cannot be read or copied.
         """
         head: list[bytes] = []  # a pipe may return less than requested
         left_bytes = self._memory_left_bytes + 1
@@ -79,8 +77,11 @@ class Spool:
 
 
 def _true_size_bytes(file: BinaryIO) -> int | None:
-    """Return the size of a regular file in bytes. Return None if the size that the file system
-    reports is wrong: the last byte cannot be read, or there are bytes after it."""
+    """Return the size of a regular file in bytes. Return None if the file system reports a wrong
+    size.
+
+    The size is wrong if the last byte cannot be read, or if there are bytes after it.
+    """
     descriptor = file.fileno()
     for _ in range(SIZE_READS_MAX):
         facts = os.fstat(descriptor)

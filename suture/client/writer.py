@@ -1,17 +1,18 @@
-"""Writer of files: each file becomes blocks, and each block goes to all its replicas at once.
+"""Writes files: each file becomes blocks, and each block is sent to all its replicas at the same
+time.
 
 A put has four steps:
 
-1. Divide each file into pieces of one block each.
-2. Group consecutive blocks of one container into runs.
-3. Write each run in one stream per replica; a replica acknowledges a block when it is durable.
+1. Divide each file into parts. Each part becomes one block.
+2. Group consecutive blocks of one container.
+3. Send each group in one stream per replica. A replica acknowledges a block when it is durable.
 4. Commit the keys at the SCM.
 
 A writer session has its own containers, so commits reach every replica in the order of their commit
-ids (BCSID). A session may continue after a put (`SessionState`): the next put continues in the same
-container.
+ids (BCSID). A session may be continued after a put (`SessionState`): the next put then writes to
+the same container.
 
-If a replica fails, the writer goes on without it while a majority of the replicas remains. It
+If a replica fails, the writer continues without it while a majority of the replicas remains. It
 reports the failure to the SCM, and a reconcile later copies the missing blocks. A busy datanode
 does not count as failed; the writer calls it again.
 """
@@ -57,7 +58,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A stored file, durable on at least `replicas_min` datanodes."""
+    """A stored file. Each of its blocks is durable on at least `replicas_min` datanodes."""
 
     key: str
     size_bytes: int
@@ -66,32 +67,36 @@ class StoredFile:
 
 
 class TooFewWritableReplicas(Exception):
-    """Fewer than a majority of the replicas of a container accept writes. The writer tries another
-    container."""
+    """Raised if fewer than a majority of a container's replicas accept writes. The writer then
+    tries another container."""
 
 
 @dataclass(slots=True)
 class SessionState:
-    """State of a session that continues after a put. Only one put at a time uses it."""
+    """The state of a writer session between puts. Only one put at a time may use it."""
 
     client_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     put_count: int = 0
     renew_s: float = LOOK_S
     has_blocks: bool = False  # the SCM has allocated blocks, so it knows the session
     failed: dict[tuple[int, str], str] = field(default_factory=dict)
-    """Failed replicas, which get no more writes: (container, datanode) -> error."""
+    """Replicas that have failed and get no more writes: (container id, datanode id) -> error."""
     created: set[tuple[int, str]] = field(default_factory=set)
-    """Replicas that this session has created, as (container, datanode)."""
+    """Replicas that this session has created, as (container id, datanode id)."""
 
     def forget_except(self, container_ids: Collection[int]) -> None:
-        """Forget the state of containers that are not in `container_ids`. The SCM knows their
-        failed replicas from the commit, so it does not allocate blocks on these replicas again."""
+        """Forget the failed and created replicas of all containers that are not in `container_ids`.
+
+        The SCM knows the failed replicas of these containers from the commit, so it does not
+        allocate blocks on them again.
+        """
         self.failed = {at: why for at, why in self.failed.items() if at[0] in container_ids}
         self.created = {at for at in self.created if at[0] in container_ids}
 
 
 class WriterSession:
-    """Writes blocks one after the other, each to all its replicas at once."""
+    """Writes blocks one after the other. Each block is sent to all its replicas at the same
+    time."""
 
     scheme = ""  # erasure code of the containers; "" for complete replicas
     block_bytes = BLOCK_BYTES_DEFAULT
@@ -107,10 +112,13 @@ class WriterSession:
         *,
         state: SessionState | None = None,
     ) -> None:
-        """Begin a session, or continue the one with this `state`. `wrote` receives the bytes sent
-        to all replicas; the number is negative if bytes have to be sent again. `waits` receives the
-        control plane's errors while the control plane starts. `stream` opens a stream of block
-        writes to a datanode."""
+        """Begin a new session, or continue the session `state`.
+
+        `stream` opens a stream of block writes to a datanode. `wrote` is called with the number of
+        bytes that were sent to all replicas; the number is negative if bytes have to be sent again.
+        `waits` is called with each error of the control plane for which the session waits and
+        retries.
+        """
         self.stopped = False  # set by the client; the session then ends before its next chunk
         self.state = state or SessionState()
         self._scm = scm
@@ -122,7 +130,7 @@ class WriterSession:
         self._was_heard = False  # the control plane has answered; silence then means restart
 
     def put(self, sources: Sequence[SourceFile], *, replace: bool) -> list[StoredFile]:
-        """Store `sources` and commit all their keys in one step. Raise an error if one of them
+        """Store `sources`, and commit all their keys together. Raise an error if one of them
         fails."""
         self.state.put_count += 1
         put_id, at_ms = f"{self.state.client_id}-{self.state.put_count}", SystemClock().now_ms()
@@ -148,9 +156,12 @@ class WriterSession:
         return stored
 
     def finish(self, *, close: bool, is_patient: bool = False) -> None:
-        """End the session. With `close`, the SCM closes the session's containers now. With
-        `is_patient`, wait for a control plane that is being restarted. Without `is_patient`, do
-        nothing if the control plane has never answered, because it does not know the session."""
+        """End the session at the SCM. If `close` is True, the SCM closes the containers of the
+        session now.
+
+        If `is_patient` is True, wait while the control plane is being restarted. Otherwise, do
+        nothing if the control plane has never answered, because it does not know the session.
+        """
         if not (self._was_heard or self.state.has_blocks or is_patient):
             return
         request = scm_pb2.EndWriteSessionRequest(client_id=self.state.client_id, close=close)
@@ -161,8 +172,8 @@ class WriterSession:
     def _place(
         self, sources: Sequence[SourceFile], put_id: str, at_ms: int, new_keys: Sequence[str]
     ) -> list[Placed]:
-        """Divide files into blocks and allocate the blocks. Use smaller blocks if the containers
-        are smaller."""
+        """Divide files into blocks, and allocate the blocks at the SCM. If the containers are
+        smaller than a block, use smaller blocks."""
         while True:
             pieces = [
                 with_other(piece, note=PutMetadata(put_id, len(parts), source.size_bytes, at_ms))
@@ -179,8 +190,8 @@ class WriterSession:
                 return list(zip(pieces, blocks, strict=True))
 
     def _has_smaller_blocks(self, refused: RefusedError) -> bool:
-        """Reduce the block size to the container size that the control plane's error states. Return
-        False if the error states none."""
+        """Reduce the block size to the container size that the control plane's error contains.
+        Return False if the error contains none."""
         told = refused.facts.get("block_bytes_max", "")
         bytes_max = int(told) if told.isdecimal() else 0
         if not 0 < bytes_max < self.block_bytes:
@@ -191,8 +202,8 @@ class WriterSession:
     def _allocate(
         self, sizes: list[int], new_keys: Sequence[str] = ()
     ) -> list[scm_pb2.BlockAllocation]:
-        """Allocate blocks, in several calls if there are many. If a new key already exists, the SCM
-        refuses the first call, before any byte is sent."""
+        """Allocate blocks of these sizes at the SCM, with several calls if there are many. If a key
+        in `new_keys` already exists, the SCM refuses the first call, before any data is sent."""
         blocks: list[scm_pb2.BlockAllocation] = []
         for start in range(0, len(sizes), ALLOCATION_BLOCKS_MAX):
             request = scm_pb2.AllocateBlocksRequest(
@@ -211,9 +222,12 @@ class WriterSession:
         return list(answer.blocks)
 
     def renew(self) -> None:
-        """Renew the session every `state.renew_s`; otherwise the control plane closes its
-        containers as abandoned. Errors are ignored: a control plane that does not answer does not
-        close the containers either."""
+        """Renew the session at the control plane. Errors are ignored.
+
+        The method must be called every `state.renew_s` seconds. Otherwise, the control plane closes
+        the containers of the session as abandoned. A control plane that does not answer does not
+        close them either.
+        """
         if not self.state.has_blocks:
             return
         with suppress(SutureError):
@@ -234,9 +248,12 @@ class WriterSession:
         self._call_scm(lambda: self._scm.commit_key(request))
 
     def _call_scm(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
-        """Return the result of `work`, which calls the control plane. Retry while the control plane
-        is starting or busy. If it has answered before, also retry while it does not answer. `work`
-        may run twice."""
+        """Call `work`, which calls the control plane, and return its result.
+
+        Retry while the control plane is starting or busy. If it has answered before, also retry
+        while it does not answer. Therefore, `work` may run several times. `must_end` returns True
+        to stop the retries.
+        """
         codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
         ends = must_end or (lambda: self.stopped)
         answer = retry_while(work, codes=codes, must_end=ends, waits=self._waits)
@@ -244,7 +261,8 @@ class WriterSession:
         return answer
 
     def _put_placed(self, placed: Sequence[Placed], attempts: int) -> list[Location]:
-        """Write blocks; if a run has too few replicas, retry it a few times in other containers."""
+        """Write blocks. If too few replicas accept a group of blocks, retry in other containers, up
+        to `attempts` times."""
         found: list[Location] = []
         for run in self._runs(placed):
             try:
@@ -269,13 +287,13 @@ class WriterSession:
         return found
 
     def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
-        """Divide the blocks into runs; return the runs. The blocks of a run are written together,
-        completely or not at all."""
+        """Divide the blocks into groups, and return the groups. The blocks of a group are written
+        together, and are retried together after a failure."""
         return runs_of(placed)
 
     def _write_run(self, run: Sequence[Placed]) -> int:
-        """Write blocks of one container in one stream to each remaining replica. Return how many
-        replicas have stored them durably."""
+        """Write blocks of one container, in one stream to each replica that has not failed. Return
+        the number of replicas that have stored them durably."""
         allocation = run[0][1]
         stubs = self._live_stubs(allocation)
         before_bytes = self._told_bytes
@@ -292,7 +310,7 @@ class WriterSession:
     def _spread(
         self, run: Sequence[Placed], datanode_ids: Collection[str]
     ) -> dict[str, SutureError]:
-        """Write blocks to some replicas; return the datanodes that failed, with their errors."""
+        """Write blocks to the given datanodes. Return the errors of the failed datanodes, by id."""
         replicas = {replica.datanode_id: replica for replica in run[0][1].replicas}
         pieces = [piece for piece, _ in run]
         lanes = {
@@ -311,7 +329,7 @@ class WriterSession:
         stubs: dict[str, Stub],
         failed: Mapping[str, SutureError],
     ) -> None:
-        """Record the failed replicas with their errors, and remove them from `stubs`."""
+        """Record the errors of the failed datanodes, and remove the datanodes from `stubs`."""
         for datanode_id, error in failed.items():
             self.state.failed[allocation.block_id.container_id, datanode_id] = str(error)
             del stubs[datanode_id]
@@ -332,8 +350,8 @@ class WriterSession:
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
-        """If the body raises TooFewWritableReplicas, subtract the progress that the body has
-        reported, because its data has to be written again."""
+        """Subtract the reported progress of the `with` block if it raises TooFewWritableReplicas,
+        because its data must be written again."""
         before_bytes = self._told_bytes
         try:
             yield
@@ -346,20 +364,21 @@ class WriterSession:
             self._tell(before_bytes - self._told_bytes)
 
     def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
-        """Raise TooFewWritableReplicas unless a majority of a container's replicas still accepts
-        writes."""
+        """Raise TooFewWritableReplicas if the number of replicas that accept writes, `living`, is
+        less than a majority of the container's replicas."""
         container_id = allocation.block_id.container_id
         if living < len(allocation.replicas) // 2 + 1:
             reasons = [why for (c, _), why in self.state.failed.items() if c == container_id]
             raise TooFewWritableReplicas("; ".join(reasons) or "no replica takes writes")
 
     def _tell_failed(self) -> None:
-        """Report failed datanodes to the SCM at once, so that it allocates on other datanodes."""
+        """Report failed replicas to the SCM at once, so that it allocates blocks on other
+        datanodes."""
         self._commit([], replace=False)
 
     def _live_stubs(self, allocation: scm_pb2.BlockAllocation) -> dict[str, Stub]:
-        """Return the stubs of the replicas that have not failed; create the container on them if
-        needed."""
+        """Return the gRPC stubs of the replicas that have not failed, by datanode id. If needed,
+        create the container on the datanodes."""
         container_id = allocation.block_id.container_id
         stubs = {
             replica.datanode_id: self._dial(replica)
@@ -384,7 +403,8 @@ class WriterSession:
         method: str,
         request: object,
     ) -> None:
-        """Call every stub at once; remove the stubs of failed calls from `stubs`."""
+        """Call a method of all datanodes at the same time. Remove the stubs of failed datanodes
+        from `stubs`."""
 
         def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
             return failures_of({d: (getattr(stubs[d], method), request) for d in datanode_ids})
@@ -394,8 +414,8 @@ class WriterSession:
 
 
 def failures_of(calls: Mapping[Name, tuple[Any, object]]) -> dict[Name, SutureError]:
-    """Call all methods at once, each with its request; return the failed calls with their
-    errors."""
+    """Call several gRPC methods at the same time, each with its request. Return the errors of the
+    failed calls, by name."""
     futures = {
         name: start_call(method, request, timeout_s=WRITE_TIMEOUT_S)
         for name, (method, request) in calls.items()

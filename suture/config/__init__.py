@@ -1,1 +1,1 @@
-"""Options of all programs: sections, units, and TOML files."""
+"""Configuration of all programs: sections of options, values with units, and TOML files."""

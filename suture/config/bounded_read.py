@@ -1,4 +1,4 @@
-"""Bounded reads of files that an operator wrote or named on the command line."""
+"""Reads files that an operator wrote or named on the command line, up to a maximum size."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ PIECE_BYTES: Final = 256 * 1024
 
 
 def read_up_to(stream: Any, count: int) -> bytes:
-    """Return the content of a stream, at most `count` bytes. The function reads in pieces, because
-    a single read would allocate `count` bytes even for a short stream."""
+    """Return at most `count` bytes of a stream. The stream is read in small pieces, because a
+    single read would allocate `count` bytes even if the stream is short."""
     found = bytearray()
     while piece := stream.read(min(PIECE_BYTES, count - len(found))):
         found += piece
@@ -21,9 +21,9 @@ def read_up_to(stream: Any, count: int) -> bytes:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading. Raise OSError (EINVAL) for a pipe, a device or a socket.
+    """Open a regular file for reading. Raise OSError (EINVAL) for a pipe, a device or a socket.
 
-    The open does not wait for a pipe without a writer, which would block for ever.
+    The function does not block if the file is a pipe without a writer.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -33,16 +33,14 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def decoded(content: bytes) -> str:
-    """Return the text of a UTF-8 file without the byte order mark that some editors add.
-
-    Raise UnicodeDecodeError if the file is not valid UTF-8.
-    """
+    """Return the text of a UTF-8 file, without the byte order mark that some editors add. Raise
+    UnicodeDecodeError if the content is not valid UTF-8."""
     return content.decode("utf-8-sig")
 
 
 def read_file_bounded(path: Path, *, bytes_max: int) -> bytes:
-    """Return the content of a file. Raise OSError if it cannot be read, with EFBIG if it is longer
-    than `bytes_max`."""
+    """Return the content of a file. Raise OSError if the file cannot be read, with errno EFBIG if
+    it is longer than `bytes_max`."""
     with path.open("rb") as file:
         content = read_up_to(file, bytes_max + 1)
     if len(content) > bytes_max:

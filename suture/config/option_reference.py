@@ -1,4 +1,4 @@
-"""Documentation of options, generated from their declarations."""
+"""Generates the documentation of options from their declarations."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class OptionDoc:
-    """Documentation of one option."""
+    """The documentation of one option."""
 
     name: str
     kind: str
@@ -37,16 +37,16 @@ class OptionDoc:
 
     @property
     def section(self) -> str:
-        """Name of the option's table in the file; "" = the top level."""
+        """Name of the table in the file that has the option; "" for an option at the top level."""
         return self.name.rpartition(".")[0]
 
     @property
     def key(self) -> str:
-        """Name of the option within its table."""
+        """Name of the option in its table."""
         return self.name.rpartition(".")[2]
 
     def explained(self) -> str:
-        """Return the full description for a terminal."""
+        """Return the description of the option as text for a terminal."""
         lines = [self.name, f"    {self.meaning}", f"    type     {self.kind}"]
         lines += [f"    bounds   {self.bounds}"] if self.bounds else []
         lines += [f"    default  {self.default or 'none: it must be set'}"]
@@ -55,7 +55,8 @@ class OptionDoc:
 
 
 def options(model: type[BaseModel], prefix: str = "") -> Iterator[OptionDoc]:
-    """Yield every option of a section in the order of declaration, top-level options first."""
+    """Yield the documentation of every option of a section, in the order of declaration. Options of
+    the section itself come before those of its subsections."""
     inner: list[tuple[str, type[ConfigSection]]] = []
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, ConfigSection):
@@ -81,7 +82,7 @@ def _option(name: str, field: FieldInfo) -> OptionDoc:
 
 
 def unit_of(field: FieldInfo) -> OptionUnit | None:
-    """Return the unit of an option, None if it has none."""
+    """Return the unit of an option. Return None if it has none."""
     for item in field.metadata:
         unit = getattr(item, "func", None)
         if isinstance(unit, OptionUnit):
@@ -126,7 +127,7 @@ def _bounds(field: FieldInfo, unit: OptionUnit | None) -> str:
 
 
 def value_text(value: object, unit: OptionUnit | None) -> str:
-    """Return a value as TOML, in a readable unit."""
+    """Return a value in TOML syntax, with a readable unit."""
     if value is None:
         return NONE
     if isinstance(value, tuple | list):
@@ -141,7 +142,7 @@ def value_text(value: object, unit: OptionUnit | None) -> str:
 
 
 def quantity_text(value: float, unit: OptionUnit) -> str:
-    """Return a number in a readable unit."""
+    """Return a number as text with a readable unit."""
     if unit in {SECONDS, MILLISECONDS}:
         return duration_text(value if unit is SECONDS else value / 1000)
     assert unit in {BYTES, BYTES_PER_S}

@@ -1,7 +1,8 @@
-"""Sizes, times and rates as people write and read them: `20MiB/s`, `7d`, `500GiB`, `9 d 2 h`.
+"""Converts between numbers and texts with units: `20MiB/s`, `7d`, `500GiB`, `9 d 2 h`.
 
-A size without a prefix of two letters is decimal, as on the box of a disk: `1GB` is 10^9 bytes,
-`1GiB` is 2^30. A time may have several parts: `1d12h`.
+The prefixes k, M, G, T and P are decimal, as in the sizes that disk vendors state: `1GB` is 10^9
+bytes. The prefixes Ki, Mi, Gi, Ti and Pi are binary: `1GiB` is 2^30 bytes. A time may have several
+parts: `1d12h`.
 """
 
 import re
@@ -34,8 +35,8 @@ _PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_MS, key=len, r
 
 
 def parse_bytes(text: str) -> int:
-    """Return the number of bytes in a text such as `500GiB`. Raise ValueError for an unknown unit
-    or a fraction of a byte."""
+    """Return the number of bytes for a text such as `500GiB`. Raise ValueError if the unit is
+    unknown or the number of bytes is not whole."""
     from decimal import Decimal  # imported late, because formatting does not need it
 
     match = _SIZE.fullmatch(text[:TEXT_CHARACTERS_MAX])
@@ -48,8 +49,8 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_bytes_per_s(text: str) -> int:
-    """Return the bytes per second in a text such as `20MiB/s`. Raise ValueError if the text is
-    invalid."""
+    """Return the number of bytes per second for a text such as `20MiB/s`. Raise ValueError if the
+    text is invalid."""
     size, slash, unit = text.partition("/")
     if not slash or unit.strip() != "s":
         raise ValueError(f"invalid rate {text!r}: expected a form like 20MiB/s")
@@ -60,8 +61,8 @@ def parse_bytes_per_s(text: str) -> int:
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds in a text such as `7d` or `1d12h`. Raise ValueError if the text is
-    invalid."""
+    """Return the number of seconds for a text such as `7d` or `1d12h`. Raise ValueError if the text
+    is invalid."""
     from decimal import Decimal
 
     total_ms, at = Decimal(0), 0
@@ -77,15 +78,17 @@ def parse_duration_s(text: str) -> float:
 
 
 def parse_typed_duration_s(text: str) -> float:
-    """Return the seconds in a duration from a command line. `m` means minutes, and a bare number
-    means seconds. Raise ValueError if the text is invalid."""
+    """Return the number of seconds for a duration from a command line. In addition to the forms of
+    `parse_duration_s`, `m` means minutes, and a number without a unit means seconds. Raise
+    ValueError if the text is invalid."""
     if _BARE.fullmatch(text):
         return float(text)
     return parse_duration_s(_MINUTES.sub("min", text))
 
 
 def bytes_text(value_bytes: int) -> str:
-    """Return the size in the largest unit that gives a whole number, readable by `parse_bytes`."""
+    """Return a number of bytes as text, with the largest unit that gives a whole number.
+    `parse_bytes` accepts the text."""
     for unit in SHOWN_BYTES:
         if value_bytes and value_bytes % SIZES_BYTES[unit] == 0:
             return f"{value_bytes // SIZES_BYTES[unit]}{unit}"
@@ -93,7 +96,8 @@ def bytes_text(value_bytes: int) -> str:
 
 
 def duration_text(duration_s: float) -> str:
-    """Return the time in whole units, largest first, readable by `parse_duration_s`."""
+    """Return a time as text with whole numbers of units, the largest unit first. `parse_duration_s`
+    accepts the text."""
     left_ms = round(duration_s * 1000)
     parts = []
     for unit in SHOWN_TIMES:
@@ -104,8 +108,8 @@ def duration_text(duration_s: float) -> str:
 
 
 def format_duration(duration_s: float) -> str:
-    """Return a time in the largest unit that fits and the next smaller one, such as `9 d 2 h`. Omit
-    the smaller one if it is zero."""
+    """Return a time as text in the two largest units that fit, such as `9 d 2 h`. If the second
+    number is 0, it is omitted."""
     whole_s = round(duration_s)
     for (unit, unit_s), (minor, minor_s) in (
         (("d", 86_400), ("h", 3600)),
@@ -120,14 +124,15 @@ def format_duration(duration_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OptionUnit:
-    """The unit of an option: its name, and the parser for texts with any unit of the same kind."""
+    """The unit of an option: its name, and the function that converts a text with any unit of the
+    same kind."""
 
     name: str
     parse: Callable[[str], float]
 
     def __call__(self, value: object) -> object:
-        """Return a number unchanged, and a text such as `7d` or `20MiB` converted to this unit.
-        Raise ValueError for a boolean or an invalid text."""
+        """Convert a text such as `7d` or `20MiB` to a number in this unit. A number is returned
+        unchanged. Raise ValueError for a boolean or an invalid text."""
         if isinstance(value, bool):
             raise ValueError(f"invalid value {value}: expected a number of {self.name}")  # noqa: TRY004 - pydantic's
         return self.parse(value) if isinstance(value, str) else value

@@ -25,10 +25,8 @@ MILLISECONDS: Final = OptionUnit("milliseconds", lambda text: round(parse_durati
 
 
 def checked_port(address: str) -> str:
-    """Return an address unchanged. Raise ValueError if its port is invalid.
-
-    Otherwise gRPC would use the lower 16 bits of an invalid port.
-    """
+    """Return an address unchanged. Raise ValueError if its port is greater than 65535, because gRPC
+    would use only the lower 16 bits of such a port."""
     if address and int(address.rpartition(":")[2]) > PORT_MAX:
         raise ValueError(f"{address!r}: a port is at most {PORT_MAX}")
     return address
@@ -50,15 +48,15 @@ AddressOrNone = Annotated[
 
 
 class ConfigSection(BaseModel):
-    """A table of a config file. Instances are frozen, and unknown option names are invalid."""
+    """A table of a config file. Instances are immutable. Unknown option names are invalid."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _without_nul(cls, value: object) -> object:
-        """Return a value unchanged. Raise ValueError if it contains a NUL character, which is
-        invalid in paths and names."""
+        """Return a value unchanged. Raise ValueError if it contains a NUL character, because paths
+        and names must not."""
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and "\0" in text:
                 raise ValueError(f"{text!r} holds a NUL character")

@@ -1,11 +1,11 @@
-"""TOML loading: a file with its drop-ins, and the line of every value.
+"""Loads a TOML file and its drop-in files, and records the line of every value.
 
-The loader reads `agent.toml`, then the files of `conf.d/` by name. A key in a later file overrides
-the same key in an earlier one.
+The loader reads `agent.toml`, then the files of `conf.d/` in the order of their names. A key in a
+later file overrides the same key in an earlier file.
 
-Python's TOML parser reports no line numbers. The loader therefore adds lines until the text since
-the previous statement parses: that is one statement. It records the statement's first line. The
-values come from a parse of the whole file.
+Python's TOML parser reports no line numbers. Therefore, the loader parses the file a second time,
+statement by statement, to find the line on which each statement begins. The values come from a
+parse of the complete file.
 """
 
 import os
@@ -28,7 +28,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """File and line of a value."""
+    """The file and the line of a value."""
 
     path: Path
     line: int
@@ -39,15 +39,14 @@ class SourceLocation:
 
 @dataclass(slots=True)
 class ParsedConfig:
-    """Merged content of all files. `places` maps each key and table in the files to its file and
-    line."""
+    """The merged content of all files. `places` has the file and line of each key and table."""
 
     paths: list[Path] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Key, SourceLocation] = field(default_factory=dict)
 
     def place_of(self, key: Key) -> SourceLocation | None:
-        """Return the file and line of `key`. If no file sets `key`, return those of the nearest
+        """Return the file and line of `key`. If no file sets `key`, return those of the innermost
         table that would contain it; None if there is none."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.places:
@@ -55,7 +54,7 @@ class ParsedConfig:
         return None
 
     def located(self, *keys: Key) -> str:
-        """Return a text with each option's name and its file and line, or `(default)`."""
+        """Return a text with the name of each option, and its file and line or `(default)`."""
         texts = []
         for key in keys:
             place = self.places.get(key)
@@ -64,14 +63,14 @@ class ParsedConfig:
 
 
 def read(path: Path) -> ParsedConfig:
-    """Read `path` and its drop-ins. Raise RefusedError(INVALID_CONFIG) if a file is invalid; the
-    error names the file and the line."""
+    """Read the file `path` and its drop-in files. Raise RefusedError(INVALID_CONFIG) if a file is
+    invalid. The message names the file and the line."""
     return read_each([path, *drop_ins(path)])
 
 
 def read_each(paths: Sequence[Path]) -> ParsedConfig:
-    """Read these files; later files override earlier ones. Raise RefusedError(INVALID_CONFIG) if a
-    file cannot be read or parsed; the error names the file."""
+    """Read several files. Values of later files override values of earlier ones. Raise
+    RefusedError(INVALID_CONFIG) if a file cannot be read or parsed. The message names the file."""
     written = ParsedConfig()
     for each in paths:
         text = _text(each)
@@ -86,7 +85,8 @@ def read_each(paths: Sequence[Path]) -> ParsedConfig:
 
 
 def drop_ins(path: Path) -> list[Path]:
-    """Return the drop-ins of a config file, in the order in which they are read."""
+    """Return the drop-in files of a config file, in the order in which they are read. Raise
+    RefusedError(INVALID_CONFIG) if there are too many."""
     files = (path.parent / DROP_INS).glob("*.toml")
     found = sorted(file for file in files if not file.name.startswith("."))  # skip editors' locks
     if len(found) > DROP_IN_COUNT_MAX:
@@ -98,7 +98,8 @@ def drop_ins(path: Path) -> list[Path]:
 
 
 def places(text: str) -> Iterator[tuple[Key, int]]:
-    """Yield every table and key of a valid TOML text with the line on which it begins."""
+    """Yield (key, line) for every table and key of a valid TOML text. The line is the one on which
+    the statement begins."""
     table: Key = ()
     statement, begins = "", 1
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,5 @@
-"""Validation of options from TOML files: each fault is named with its file and line."""
+"""Validates the options from TOML files. The error names the file and line of each invalid
+option."""
 
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -13,7 +14,8 @@ from suture.errors import Code, RefusedError
 
 M = TypeVar("M", bound=ConfigSection)
 Contradiction: TypeAlias = tuple[tuple[Key, ...], str]
-"""Options whose values are each valid but contradict each other, and the text for the error."""
+"""The names of options whose values contradict each other although each value is valid, and the
+text for the error."""
 
 
 def checked(
@@ -24,8 +26,12 @@ def checked(
     source: str,
     hint: str,
 ) -> M:
-    """Return `written` as an instance of `model`. Raise RefusedError(INVALID_CONFIG), with the file
-    and line of every fault, if an option is invalid. `source` names the file in the error."""
+    """Convert the content of config files to an instance of `model`, and validate it.
+
+    Raise RefusedError(INVALID_CONFIG) if an option is invalid, or if `contradictions` returns an
+    item. The message has the file and line of each. `source` is the name of the file in the
+    message.
+    """
     try:
         config = model.model_validate(written.values)
     except ValidationError as error:
@@ -38,7 +44,8 @@ def checked(
 
 
 def _fault(item: ErrorDetails, written: ParsedConfig, model: type[BaseModel]) -> str:
-    """Return the text for one fault: its file and line, the option, and the error."""
+    """Return a text about one invalid option: the file and line, the name of the option, and the
+    error."""
     key = tuple(str(part) for part in item["loc"])
     place = written.place_of(key)
     name = ".".join(key)

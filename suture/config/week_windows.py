@@ -1,7 +1,7 @@
-"""Windows of the week, such as `mon-fri 20:00-06:00, sat-sun 00:00-24:00`, in UTC. No I/O.
+"""Windows of time in a week, such as `mon-fri 20:00-06:00, sat-sun 00:00-24:00`, in UTC. No I/O.
 
-A window without days applies to all days. A window ends on the next day if its end is earlier than
-its start.
+A window without days applies to every day. If the end of a window is earlier than its start, the
+window ends on the next day.
 """
 
 import re
@@ -20,8 +20,8 @@ _WINDOW: Final = re.compile(rf"(?:({_DAY})(?:-({_DAY}))? )?({_TIME})-({_TIME})")
 
 
 def parse_week_windows(text: str) -> tuple[tuple[int, int], ...]:
-    """Return each window as the minute of the week at which it starts, and its length in minutes.
-    Raise ValueError if the text is invalid."""
+    """Return a pair for each window: the minute of the week at which it starts, and its length in
+    minutes. Raise ValueError if the text is invalid."""
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > WINDOWS_MAX:
         raise ValueError(f"invalid windows: {len(parts)} are more than {WINDOWS_MAX}")
@@ -50,7 +50,7 @@ def _minute(text: str) -> int:
 
 
 def is_open(text: str, now_ms: int) -> bool:
-    """Return True if `now_ms` is in one of the windows."""
+    """Return True if the time `now_ms` is in one of the windows that `text` describes."""
     minutes = now_ms // 60_000 + EPOCH_WEEKDAY * MINUTES_OF_DAY
     return any(
         (minutes - start) % MINUTES_OF_WEEK < length for start, length in parse_week_windows(text)

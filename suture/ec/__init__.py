@@ -1,1 +1,2 @@
-"""Erasure coding without disk, network or clock: schemes, geometry, the codec, stripe verdicts."""
+"""Erasure coding: codes, the geometry of block groups, encoding and decoding, and wrong shards. No
+I/O."""

@@ -1,13 +1,13 @@
-"""Agreement of a block's shards on the length and contents of their block group.
+"""Determines the length and contents of a block group from the block records of its shards.
 
-The block of each shard has the group's length in its metadata, under Ozone's name. A shard may lack
-the block or report a shorter group, for one of three reasons. Its datanode may have been cut off
-during the write, the shard may be an old copy, or its disk may have lost a write.
+The block of each shard has the length of the group in its metadata, under Ozone's name. A shard may
+lack the block or report a shorter group, for one of three reasons: its datanode was cut off during
+the write, the shard is an old copy, or its disk has lost a write.
 
-A client's write is acknowledged only after all shards have acknowledged it. Therefore the length of
-the group is the longest length that `data_count` shards have in full. If a shorter length were
-used, one shard that has lost data would cause the loss of acknowledged data. A longer group cannot
-be computed.
+A client's write is acknowledged only after all shards have acknowledged it. Therefore, the length
+of the group is the longest length that `data_count` shards have completely. With a shorter length,
+one shard that has lost data would cause the loss of acknowledged data. A longer group cannot be
+computed.
 """
 
 import base64
@@ -37,8 +37,7 @@ Metadata = tuple[tuple[str, str], ...]
 class RebuildableGroup:
     """A block group that can be rebuilt: its length, and the shards that have its cells.
 
-    `notes` are Ozone's checksum records of the group's stripes, copied to the shards that store
-    them.
+    `notes` are Ozone's own records of the stripe checksums. They are copied to rebuilt shards.
     """
 
     block_id: BlockId
@@ -48,13 +47,13 @@ class RebuildableGroup:
     notes: Metadata = ()
 
     def chunk(self, index: int, stripe: int) -> ChunkInfo:
-        """Return the description of the chunk that has a shard's cell of a stripe."""
+        """Return the description of the chunk that is the cell of shard `index` in a stripe."""
         return self.shards[index].chunks[stripe]
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanGroup:
-    """A block group that cannot be rebuilt from the sources, and the reason."""
+    """A block group that cannot be rebuilt from the available shards, and the reason."""
 
     block_id: BlockId
     reason: str
@@ -63,14 +62,14 @@ class OrphanGroup:
 def resolve_group(
     scheme: Scheme, block_id: BlockId, known: Mapping[int, BlockData | None]
 ) -> RebuildableGroup | OrphanGroup:
-    """Determine the length of a block group and the shards that have its cells. `known` maps the
-    index of each source to its record of the block; None if the source does not have the block.
+    """Determine the length of a block group and the shards that have its cells.
 
-    The length is the longest that at least `data_count` sources report. A source is left out if it
-    reports a shorter group, or if its chunks do not match the cells of that length.
+    `known` has, by shard index, each available shard's record of the block; None if the shard does
+    not have the block. The length is the longest that at least `data_count` shards have. A shard is
+    ignored if it has a shorter group, or if its chunks do not match the cells of that length.
 
-    Ozone uses the shortest length that any source reports, because data beyond that length was not
-    acknowledged. That is wrong if the source has lost the data.
+    Ozone uses the shortest length that any shard reports, because data beyond that length was not
+    acknowledged. This is wrong if the shard has lost the data.
     """
     there = {index: block for index, block in known.items() if block is not None}
     lengths = {index: group_length_bytes(block) for index, block in there.items()}
@@ -95,10 +94,12 @@ def resolve_group(
 
 
 def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int) -> bool:
-    """Return whether a shard has its cells of `group`. `length_bytes` is the group's length in the
-    shard's own record. This length must equal that of `group`. It may be longer only if `group`
-    ends with a whole stripe, because the parity of a partial stripe differs from that of a whole
-    one."""
+    """Return True if a shard has its cells of `group`.
+
+    `length_bytes` is the group's length in the shard's own record. It must equal the length of
+    `group`. It may be greater only if `group` ends with a complete stripe, because the parity of a
+    partial stripe differs from that of a complete stripe.
+    """
     is_part = (
         length_bytes > group.length_bytes and not group.length_bytes % group.scheme.stripe_bytes
     )
@@ -107,8 +108,8 @@ def has_group(group: BlockGroup, index: int, block: BlockData, length_bytes: int
 
 
 def follows_cells(group: BlockGroup, index: int, block: BlockData) -> bool:
-    """Return whether a shard's chunks have the offsets and lengths of the group's cells. Chunks
-    beyond the group's end are ignored."""
+    """Return True if the chunks of a shard have the offsets and lengths of the group's cells.
+    Chunks beyond the end of the group are ignored."""
     cell_bytes = group.scheme.cell_bytes
     expected = [
         (stripe * cell_bytes, group.cell_bytes(stripe, index))
@@ -120,21 +121,22 @@ def follows_cells(group: BlockGroup, index: int, block: BlockData) -> bool:
 
 
 def group_length_bytes(block: BlockData) -> int | None:
-    """Return the group's length from the block's metadata; None if the metadata has no valid
-    length."""
+    """Return the length of the block group in bytes from the metadata of a block. Return None if
+    the metadata has no valid length."""
     text = dict(block.metadata).get(GROUP_LENGTH_KEY, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def longest_of_enough(scheme: Scheme, lengths_bytes: Collection[int]) -> int:
     """Return the greatest length that at least `data_count` of the given lengths reach. If there
-    are fewer than `data_count` lengths, return the greatest one."""
+    are fewer lengths, return the greatest."""
     ordered = sorted(lengths_bytes, reverse=True)
     return ordered[scheme.data_count - 1 if len(ordered) >= scheme.data_count else 0]
 
 
 def group_metadata(metadata: Iterable[tuple[str, str]], group: BlockGroup) -> Metadata:
-    """Return a shard's metadata with this group's length, and without stripe checksums."""
+    """Return the metadata of a shard with the length of this group, and without stripe
+    checksums."""
     records = (f"{STRIPE_CHECKSUMS_KEY}.", OZONE_NOTES)
     kept = [
         (key, value)
@@ -147,8 +149,8 @@ def group_metadata(metadata: Iterable[tuple[str, str]], group: BlockGroup) -> Me
 def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
     """Return the CRC32C of the window checksums of a stripe's cells, in the order of their indexes.
 
-    Ozone stores the window checksums themselves. Their CRC32C verifies a stripe just as well, in 4
-    bytes. Cells that the group does not have are left out.
+    Ozone stores the window checksums. Their CRC32C also verifies a stripe, and has only 4 bytes.
+    Empty cells are omitted.
     """
     return crc32c(b"".join(chunk.window_checksums for chunk in chunks))
 
@@ -156,9 +158,9 @@ def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
 def is_stripe_checksum(
     agreed: RebuildableGroup, stripe: int, chunks: Mapping[int, ChunkInfo]
 ) -> bool:
-    """Return False if a stripe's chunks do not match the checksum that the writer recorded.
+    """Return False if the chunks of a stripe do not match the checksum that the writer recorded.
 
-    Return True if they match, or if they cannot be compared because no checksum was recorded or a
+    Return True if they match, or if they cannot be compared, because no checksum was recorded or a
     chunk is missing.
     """
     expected = agreed.group.indexes(stripe)
@@ -169,11 +171,10 @@ def is_stripe_checksum(
 
 
 def stripe_metadata(checksums: Sequence[int]) -> Metadata:
-    """Return stripe checksums as metadata. Return an empty tuple if the metadata has no room for
-    all of them.
+    """Return stripe checksums as metadata. Return an empty tuple if there are too many.
 
-    Each checksum is the base64 of 4 bytes, big-endian. Each pair `stripeChecksum.0`, `.1`, ...
-    contains several checksums.
+    Each checksum has 4 bytes, big-endian. The metadata has the keys `stripeChecksum.0`,
+    `stripeChecksum.1` and so on; each value is the base64 of several checksums.
     """
     if len(checksums) > STRIPES_WITH_CHECKSUM_MAX:
         return ()
@@ -191,10 +192,10 @@ def stripe_metadata(checksums: Sequence[int]) -> Metadata:
 
 
 def stripe_checksums_of(blocks: Iterable[BlockData], group: BlockGroup) -> tuple[int, ...]:
-    """Return the checksum per stripe that the shards' metadata contains. Return an empty tuple if
-    the shards have no checksums, different ones, or the wrong number.
+    """Return the checksum of each stripe from the metadata of the shards.
 
-    As in Ozone, the shard of index 1 and the parity shards store the checksums.
+    Return an empty tuple if the shards have no checksums, different ones, or the wrong number. As
+    in Ozone, the shard with index 1 and the parity shards store the checksums.
     """
     found = {checksums for block in blocks if (checksums := _stripe_checksums(block))}
     if len(found) != 1:
@@ -204,7 +205,7 @@ def stripe_checksums_of(blocks: Iterable[BlockData], group: BlockGroup) -> tuple
 
 
 def _ozone_notes(blocks: Iterable[BlockData]) -> Metadata:
-    """Return Ozone's records of a group's stripes, from the first shard that has them."""
+    """Return Ozone's own records of the stripe checksums, from the first shard that has them."""
     found = (
         tuple(pair for pair in block.metadata if pair[0].startswith(OZONE_NOTES))
         for block in blocks

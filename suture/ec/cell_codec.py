@@ -1,10 +1,10 @@
-"""Codec of cells: computes any shards of a stripe from any `data_count` others.
+"""Computes any shards of a stripe from any `data_count` other shards.
 
     parity cells = Cauchy rows x data cells
     lost cells   = rows of the lost cells x inverse(rows of the present cells) x present cells
 
-A short cell, in the last stripe, is padded with zeros. The caller cuts computed cells to the length
-that the geometry gives.
+In the last stripe, a short cell is padded with zeros. The caller must cut the computed cells to
+their lengths.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ PATTERNS_KEPT_MAX: Final = 256  # a reconstruction needs one or few; RS(10,4) ha
 def encode(scheme: Scheme, data_cells: Sequence[Cell]) -> list[Octets]:
     """Return the parity cells of one stripe, each as long as the longest data cell.
 
-    `data_cells` has one cell per data shard. The cell is empty if the group ends before it.
+    `data_cells` has one cell per data shard. A cell is empty if the group ends before it.
     """
     if len(data_cells) != scheme.data_count:
         raise RefusedError(
@@ -42,11 +42,10 @@ def encode(scheme: Scheme, data_cells: Sequence[Cell]) -> list[Octets]:
 def rebuild(
     scheme: Scheme, cells: Mapping[int, Cell], wanted: Sequence[int], length_bytes: int
 ) -> dict[int, Octets]:
-    """Return the wanted cells of a stripe by replica index, each `length_bytes` long.
+    """Return the wanted cells of a stripe, by shard index. Each has `length_bytes` bytes.
 
-    `cells` maps replica indexes to cells of the stripe. Only the first `data_count` cells are used;
-    shorter ones are padded with zeros. Raise RefusedError if there are fewer than `data_count`
-    cells.
+    `cells` has cells of the stripe by shard index. Only the first `data_count` of them are used;
+    shorter cells are padded with zeros. Raise RefusedError if there are fewer than `data_count`.
     """
     sources = sources_for(scheme, cells)
     inputs = [padded(cells[index], length_bytes) for index in sources]
@@ -60,12 +59,13 @@ def rebuild(
 def rebuild_checked(
     scheme: Scheme, cells: Mapping[int, Cell], wanted: Sequence[int], length_bytes: int
 ) -> dict[int, Octets]:
-    """Return the result of `rebuild` after a reverse check. The check computes one of the used
-    cells from the rebuilt cells and the other used cells, and compares it.
+    """Return the same cells as `rebuild`, after a check that computes in the reverse direction.
 
-    The check runs in tiles that remain in the second-level cache, so it costs no memory traffic. It
-    detects a processor, a memory module or a library that fails in one of the two directions. Raise
-    RefusedError(CHECKSUM_MISMATCH) if the cells differ; that is no evidence against any disk.
+    The check computes one of the used cells from the rebuilt cells and the other used cells, and
+    compares it. It processes small parts of the cells that remain in the second-level cache, so it
+    costs no memory traffic. It detects a processor, a memory module or a library that fails in one
+    of the two computations. If the cells differ, raise RefusedError(CHECKSUM_MISMATCH). This says
+    nothing about any disk.
     """
     sources, names = sources_for(scheme, cells), scheme.checked(wanted)
     fresh = next((index for index in names if index not in sources), None)
@@ -94,8 +94,8 @@ def rebuild_checked(
 
 
 def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...]:
-    """Return the indexes of the shards to use: the first `data_count` present ones. Raise
-    RefusedError if fewer are present."""
+    """Return the indexes of the first `data_count` shards that are present. Raise RefusedError if
+    fewer are present."""
     indexes = scheme.checked(at_hand)
     if len(indexes) < scheme.data_count:
         raise RefusedError(
@@ -108,7 +108,8 @@ def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...
 
 
 def padded(cell: Cell, length_bytes: int) -> Octets:
-    """Return the cell padded with zeros. A cell that already has the length is not copied."""
+    """Return the cell padded with zeros to `length_bytes`. A cell that already has this length is
+    not copied. Raise RefusedError if it is longer."""
     octets = np.frombuffer(cell, np.uint8)
     if len(octets) == length_bytes:
         return octets
@@ -124,7 +125,8 @@ def padded(cell: Cell, length_bytes: int) -> Octets:
 
 @lru_cache(maxsize=len(CodecName) * 8)
 def matrix(codec: CodecName, data_count: int, parity_count: int) -> Octets:
-    """Return the generator matrix: row i - 1 computes the shard of index i from the data."""
+    """Return the generator matrix of a code. Row i - 1 computes the shard with index i from the
+    data shards."""
     if codec is CodecName.XOR:
         ones = np.ones((parity_count, data_count), np.uint8)
         return np.vstack([np.eye(data_count, dtype=np.uint8), ones])

@@ -1,5 +1,5 @@
-"""Describes cells of a stripe as chunks, with window checksums of the type that the writer used.
-Compares all cells of a stripe with the stripe checksum that the writer recorded."""
+"""Describes the cells of a stripe as chunks, with window checksums of the type that the writer
+used."""
 
 from collections.abc import Mapping
 
@@ -10,11 +10,12 @@ from suture.ec.cell_codec import Cell, padded
 from suture.ec.wrong_shard import Proof
 
 Style = tuple[ChecksumType, int]
-"""The type of window checksums, and the window size in bytes."""
+"""The type of the window checksums, and the size of a window in bytes."""
 
 
 def style_of(agreed: RebuildableGroup, stripe: int) -> Style:
-    """Return the checksum type and window size that the writer used for the stripe's cells."""
+    """Return the checksum type and the window size that the writer used for the cells of a
+    stripe."""
     for index in agreed.group.indexes(stripe):
         if index in agreed.shards:
             chunk = agreed.chunk(index, stripe)
@@ -24,7 +25,8 @@ def style_of(agreed: RebuildableGroup, stripe: int) -> Style:
 
 
 def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
-    """Return a cell's chunk description with the checksums of its bytes."""
+    """Return the description of a cell as a chunk at `offset`, with the window checksums of its
+    bytes."""
     checksum_type, window_bytes = style
     data = padded(cell, len(cell)).data
     sums = window_checksums(checksum_type, window_bytes, data)
@@ -32,8 +34,8 @@ def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
 
 
 def proof_of(agreed: RebuildableGroup, stripe: int) -> Proof | None:
-    """Return a function that checks all cells of a stripe against the checksum that the writer
-    recorded; None if the writer recorded none."""
+    """Return a function that compares all cells of a stripe with the checksum that the writer
+    recorded. Return None if the writer recorded none."""
     if not agreed.stripe_checksums:
         return None
     style = style_of(agreed, stripe)

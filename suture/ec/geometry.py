@@ -1,6 +1,6 @@
-"""Geometry of a block group: the shard, stripe and cell of each byte.
+"""Computes the shard, the stripe and the cell of each byte of a block group.
 
-Each column of the table is one shard, and each row is one stripe. The group has scheme rs-3-2 and
+In this example, each column is a shard, and each row is a stripe. The group has the code rs-3-2 and
 10 cells of data; `p` is a parity cell. In the last stripe, a parity cell is as long as the longest
 data cell.
 
@@ -10,8 +10,8 @@ data cell.
     stripe 2  [ c6  ]   [ c7  ]   [ c8  ]   [ p   ]   [ p   ]
     stripe 3  [c9]      (empty)   (empty)   [p ]      [p ]
 
-A datanode stores a shard as one block. Its chunks are the cells of the shard in order, without
-holes. The module is pure arithmetic with Ozone's rules.
+A datanode stores a shard as one block. The chunks of the block are the cells of the shard in order,
+without gaps. The rules are Ozone's. No I/O.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from suture.errors import Code, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class CellSpan:
-    """A range of a group's bytes within one cell: `length_bytes` from `offset` in the cell."""
+    """A range of bytes in one cell: `length_bytes` bytes from `offset` in the cell."""
 
     stripe: int
     index: int
@@ -34,7 +34,7 @@ class CellSpan:
 
 @dataclass(frozen=True, slots=True)
 class BlockGroup:
-    """A block group: `length_bytes` of data, spread by `scheme`."""
+    """A block group with `length_bytes` bytes of data, distributed by the code `scheme`."""
 
     scheme: Scheme
     length_bytes: int
@@ -55,32 +55,33 @@ class BlockGroup:
 
     @property
     def stripe_count(self) -> int:
-        """Number of stripes; the last may be partial."""
+        """Number of stripes. The last stripe may be partial."""
         return -(-self.length_bytes // self.scheme.stripe_bytes)
 
     def cell_bytes(self, stripe: int, index: int) -> int:
-        """Return the length of a cell in bytes; 0 if the group ends before the cell, or has no such
-        stripe."""
+        """Return the length of a cell in bytes. Return 0 if the group ends before the cell."""
         place = 0 if self.scheme.is_parity(index) else index - 1
         start = stripe * self.scheme.stripe_bytes + place * self.scheme.cell_bytes
         return max(0, min(self.scheme.cell_bytes, self.length_bytes - start))
 
     def cell_bytes_max(self, stripe: int) -> int:
-        """Return the length of a stripe's longest cell. The codec computes with this length."""
+        """Return the length in bytes of the longest cell in a stripe. Other cells are padded to it
+        for computations."""
         return self.cell_bytes(stripe, 1)
 
     def shard_bytes(self, index: int) -> int:
-        """Return the length of a complete shard in bytes."""
+        """Return the length in bytes of the shard with this index."""
         whole_stripes, rest_bytes = divmod(self.length_bytes, self.scheme.stripe_bytes)
         last = self.cell_bytes(whole_stripes, index) if rest_bytes else 0
         return whole_stripes * self.scheme.cell_bytes + last
 
     def indexes(self, stripe: int) -> tuple[int, ...]:
-        """Return the indexes of the shards that have a cell in a stripe."""
+        """Return the indexes of the shards whose cell in a stripe is not empty."""
         return tuple(i for i in self.scheme.indexes if self.cell_bytes(stripe, i))
 
     def spans(self, offset: int, length_bytes: int) -> Iterator[CellSpan]:
-        """Yield the cell ranges that contain a range of the group's data, in order."""
+        """Yield the ranges of cells that have `length_bytes` bytes of the group's data from
+        `offset`, in order."""
         at, end = offset, min(offset + length_bytes, self.length_bytes)
         while at < end:
             stripe, within_stripe = divmod(at, self.scheme.stripe_bytes)

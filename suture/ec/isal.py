@@ -1,10 +1,11 @@
-"""Bindings to Intel's ISA-L for the arithmetic in GF(2^8) modulo x^8+x^4+x^3+x^2+1.
+"""Calls Intel's library ISA-L for matrix arithmetic in GF(2^8) modulo x^8+x^4+x^3+x^2+1.
 
 Hadoop's Java and native Reed-Solomon coders use the same field and the same Cauchy matrix as ISA-L.
-Therefore this module decodes cells that Hadoop encoded. `merkle.isal_library` locates the library.
+Therefore, this module decodes cells that Hadoop has encoded. `merkle.isal_library` loads the
+library.
 
-pyeclib is not used. Its interface puts a header of 80 bytes in front of every cell, which costs a
-copy of each cell and three quarters of the speed.
+pyeclib's own functions are not used. They add a header of 80 bytes to every cell, which requires a
+copy of each cell and costs three quarters of the speed.
 """
 
 import ctypes
@@ -24,15 +25,15 @@ TABLE_BYTES: Final = 32  # per coefficient: the products of each half octet
 
 
 def cauchy_matrix(shard_count: int, data_count: int) -> Octets:
-    """Return a matrix of `shard_count` rows and `data_count` columns: first the identity, then rows
-    of 1/(i xor j). This is the Cauchy matrix of ISA-L and Hadoop."""
+    """Return the Cauchy matrix of ISA-L and Hadoop, with `shard_count` rows and `data_count`
+    columns. The first rows are the identity, and the others are 1/(i xor j)."""
     matrix = np.zeros((shard_count, data_count), np.uint8)
     _library().gf_gen_cauchy1_matrix(matrix.ctypes.data, shard_count, data_count)
     return matrix
 
 
 def inverse(matrix: Octets) -> Octets | None:
-    """Return the inverse of a square matrix; None if the matrix is singular."""
+    """Return the inverse of a square matrix. Return None if the matrix is singular."""
     source = np.array(matrix, np.uint8, order="C")  # a copy, because ISA-L works in place
     target = np.zeros_like(source)
     failed = _library().gf_invert_matrix(source.ctypes.data, target.ctypes.data, len(source))
@@ -46,7 +47,7 @@ def product(left: Octets, right: Octets) -> Octets:
 
 
 def tables(matrix: Octets) -> Octets:
-    """Return the multiplication tables that `multiply` needs for a matrix."""
+    """Return the multiplication tables of a matrix, which `multiply` needs."""
     rows, columns = matrix.shape
     source = np.ascontiguousarray(matrix)
     found = np.zeros(rows * columns * TABLE_BYTES, np.uint8)
@@ -57,10 +58,10 @@ def tables(matrix: Octets) -> Octets:
 def multiply(
     matrix_tables: Octets, inputs: Sequence[Octets], length_bytes: int, output_count: int
 ) -> list[Octets]:
-    """Return the product of the matrix and the inputs, octet by octet. The GIL is released during
-    the computation.
+    """Return the product of a matrix, given as its tables, and the inputs, byte by byte.
 
-    Every input has `length_bytes` contiguous octets.
+    Every input is contiguous and has `length_bytes` bytes. The interpreter's lock is released
+    during the computation.
     """
     outputs = [np.empty(length_bytes, np.uint8) for _ in range(output_count)]
     multiply_into(matrix_tables, inputs, outputs)
@@ -70,14 +71,14 @@ def multiply(
 def multiply_into(
     matrix_tables: Octets, inputs: Sequence[Octets], outputs: Sequence[Octets]
 ) -> None:
-    """Write the product of the matrix and the inputs into `outputs`. All arrays are contiguous and
-    of equal length."""
+    """Write the product of a matrix, given as its tables, and the inputs to `outputs`. All arrays
+    must be contiguous and equally long."""
     assert {len(outputs[0])} == {len(item) for item in (*inputs, *outputs)}
     multiply_at(matrix_tables, addresses(inputs), addresses(outputs), 0, len(outputs[0]))
 
 
 def addresses(arrays: Sequence[Octets]) -> list[int]:
-    """Return the memory addresses of arrays, which the caller must keep alive."""
+    """Return the memory address of each array. The caller must keep the arrays alive."""
     return [array.ctypes.data for array in arrays]
 
 
@@ -88,7 +89,8 @@ def multiply_at(
     offset: int,
     length_bytes: int,
 ) -> None:
-    """Multiply `length_bytes` octets, from `offset` on, of the arrays at the given addresses."""
+    """Multiply a part of arrays that are given by their addresses: `length_bytes` bytes from
+    `offset`."""
     assert len(matrix_tables) == len(outputs) * len(inputs) * TABLE_BYTES
     if length_bytes:
         _library().ec_encode_data(

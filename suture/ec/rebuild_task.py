@@ -1,4 +1,4 @@
-"""The request for a reconstruction, and its result, as plain values."""
+"""The description of a reconstruction of shards, and of its result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from suture.errors import Code, RefusedError
 
 @dataclass(frozen=True, slots=True)
 class ShardLocation:
-    """A shard of a container: its datanode, address and index."""
+    """A shard of a container: the id and the address of its datanode, and its index."""
 
     datanode_id: str
     address: str
@@ -19,7 +19,7 @@ class ShardLocation:
 
 @dataclass(frozen=True, slots=True)
 class RebuildTask:
-    """The request to rebuild the shards `targets` from the shards `sources`."""
+    """A request to rebuild the shards `targets` of a container from the shards `sources`."""
 
     container_id: ContainerId
     scheme: Scheme
@@ -27,7 +27,8 @@ class RebuildTask:
     targets: tuple[ShardLocation, ...]
 
     def check(self) -> None:
-        """Raise RefusedError if the task contradicts itself. The datanodes are not queried."""
+        """Raise RefusedError if the sources and targets are inconsistent. The datanodes are not
+        called."""
         sources = self.scheme.checked(shard.index for shard in self.sources)
         targets = self.scheme.checked(shard.index for shard in self.targets)
         if not targets or len(targets) != len(self.targets):
@@ -57,7 +58,8 @@ class RebuildTask:
 
 @dataclass(slots=True)
 class RebuildStats:
-    """Counts and facts of one reconstruction of shards. Only the coordinating thread uses it."""
+    """Counts of a running reconstruction, and the blocks and datanodes that failed. Only one thread
+    uses the object."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -68,8 +70,11 @@ class RebuildStats:
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """Result of a reconstruction of shards. `orphans` maps each block that was left out to the
-    reason. `replaced` maps each datanode that failed to its fault."""
+    """The result of a reconstruction of shards.
+
+    `orphans` has the reason for each block that could not be rebuilt, by block id. `replaced` has
+    the fault of each failed datanode, by datanode id.
+    """
 
     container_id: ContainerId
     read_bytes: int

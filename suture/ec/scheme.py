@@ -1,6 +1,8 @@
-"""Erasure codes by name: `rs-6-3-1024k` is Reed-Solomon, 6 data and 3 parity shards.
+"""Erasure codes by name. For example, `rs-6-3-1024k` is Reed-Solomon with 6 data and 3 parity
+shards.
 
-Shards are numbered like replicas, from 1: first data, then parity (Ozone's replica index).
+The shards have indexes from 1: first the data shards, then the parity shards (Ozone's replica
+index).
 """
 
 import re
@@ -23,7 +25,7 @@ _NAME: Final = re.compile(r"(rs|xor)-(\d{1,2})-(\d{1,2})(?:-(\d{1,5})k)?", re.IG
 
 
 class CodecName(StrEnum):
-    """Names of the supported erasure codes, as in Ozone."""
+    """Names of the supported kinds of erasure codes, as in Ozone."""
 
     RS = "rs"
     XOR = "xor"
@@ -31,7 +33,8 @@ class CodecName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """An erasure code: `data_count` + `parity_count` shards in cells of `cell_bytes`."""
+    """An erasure code with `data_count` data shards, `parity_count` parity shards, and cells of
+    `cell_bytes` bytes."""
 
     codec: CodecName
     data_count: int
@@ -52,26 +55,26 @@ class Scheme:
 
     @property
     def shard_count(self) -> int:
-        """Number of shards of a group, data and parity together."""
+        """Number of data and parity shards of a block group."""
         return self.data_count + self.parity_count
 
     @property
     def stripe_bytes(self) -> int:
-        """Data bytes of a full stripe."""
+        """Number of data bytes in a complete stripe."""
         return self.data_count * self.cell_bytes
 
     @property
     def indexes(self) -> range:
-        """The indexes of all shards, ascending. The first is 1."""
+        """The indexes of all shards in ascending order, from 1."""
         return range(1, self.shard_count + 1)
 
     def is_parity(self, index: int) -> bool:
-        """Return whether the shard of this index holds parity."""
+        """Return True if the shard with this index is a parity shard."""
         return index > self.data_count
 
     def checked(self, indexes: Iterable[int]) -> tuple[int, ...]:
-        """Return distinct indexes in order. Raise RefusedError if the scheme does not have an
-        index."""
+        """Return the indexes in ascending order, without duplicates. Raise RefusedError if the code
+        does not have one of them."""
         found = tuple(sorted(set(indexes)))
         for index in found:
             if index not in self.indexes:
@@ -92,12 +95,12 @@ RS_6_3: Final = Scheme(CodecName.RS, 6, 3)
 RS_10_4: Final = Scheme(CodecName.RS, 10, 4)
 XOR_2_1: Final = Scheme(CodecName.XOR, 2, 1)
 OFFERED: Final = (RS_3_2, RS_6_3, RS_10_4, XOR_2_1)
-"""The codes that Ozone offers; others of the same kind work as well."""
+"""The erasure codes that Ozone offers. Other numbers of shards also work."""
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Return the scheme that `text` names; the default cell size is 1024k. Raise RefusedError if
-    `text` names no supported scheme."""
+    """Return the erasure code with the name `text`. The default cell size is 1024k. Raise
+    RefusedError if the name is invalid or the code is not supported."""
     match = _NAME.fullmatch(text)
     if match is None:
         raise RefusedError(

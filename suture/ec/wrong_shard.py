@@ -1,12 +1,13 @@
-"""Search for the wrong shards of a stripe whose cells match their checksums but not each other.
+"""Finds the wrong shards of a stripe whose cells match their checksums, but do not match each
+other.
 
-If the writer recorded the stripe's checksum, that checksum decides. The search leaves out a set of
-shards and computes their cells from the others; the result must match the recorded checksum.
+If the writer recorded a checksum of the stripe, the search omits a set of shards, computes their
+cells from the others, and compares the result with the recorded checksum.
 
-Without a recorded checksum, only redundancy decides. A set of shards is wrong if all other shards
-agree without it, and if no other set of the same size has this property. This is reliable while
-twice the number of wrong shards plus the number of absent shards is at most the parity count.
-Beyond that limit, the search names no shard.
+Without a recorded checksum, a set of shards is wrong if all other shards match each other without
+it, and if no other set of the same size has this property. This is reliable if twice the number of
+wrong shards plus the number of absent shards is at most the number of parity shards. Beyond this
+limit, the search names no shard.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,13 +20,17 @@ from suture.ec.cell_codec import Cell, padded, rebuild
 from suture.ec.geometry import BlockGroup
 
 Proof = Callable[[Mapping[int, Cell]], bool]
-"""Function that returns True if all cells of a stripe, by index, match the recorded checksum."""
+"""A function that returns True if all cells of a stripe, by shard index, match the recorded
+checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class StripeVerdict:
-    """Verdict on one stripe. `wrong` has the indexes of the wrong shards; it is empty if the cells
-    match, or if the wrong shards cannot be identified (`is_sure` is False)."""
+    """The result of the check of one stripe.
+
+    `fits` is True if the cells match. Otherwise, `wrong` has the indexes of the wrong shards; it is
+    empty, and `is_sure` is False, if they cannot be identified.
+    """
 
     fits: bool
     wrong: tuple[int, ...] = ()
@@ -35,14 +40,12 @@ class StripeVerdict:
 def judge_stripe(
     group: BlockGroup, stripe: int, cells: Mapping[int, Cell], proof: Proof | None = None
 ) -> StripeVerdict:
-    """Judge a stripe by the cells present. Raise RefusedError if fewer than `data_count` are
-    present.
+    """Check if the cells of a stripe match each other, and find the wrong ones.
 
-    In a partial stripe, a shard that has no cell in the stripe counts as present, with an empty
-    cell.
-
-    Exactly `data_count` cells always match each other. Then only the writer's checksum can prove
-    them wrong, and only if `proof` is given.
+    In a partial stripe, a shard without a cell must be present with an empty cell. Exactly
+    `data_count` cells always match each other; only `proof`, which compares the stripe with the
+    writer's checksum, can show that they are wrong. Raise RefusedError if fewer than `data_count`
+    cells are present.
     """
     if _fits(group, stripe, cells) and _is_recorded(group, stripe, cells, proof):
         return StripeVerdict(fits=True)
@@ -56,7 +59,7 @@ def judge_stripe(
 def _suspects(
     group: BlockGroup, cells: Mapping[int, Cell], *, has_proof: bool
 ) -> Iterator[tuple[int, ...]]:
-    """Yield sets of shards that may be wrong, small sets first."""
+    """Yield the sets of shards that may be wrong, small sets first."""
     spare_count = len(cells) - group.scheme.data_count
     count_max = spare_count if has_proof else spare_count // 2
     for count in range(1, count_max + 1):
@@ -70,7 +73,8 @@ def _is_recorded(
 
 
 def _fits(group: BlockGroup, stripe: int, cells: Mapping[int, Cell]) -> bool:
-    """Return whether all other present cells can be recomputed from the first `data_count` ones."""
+    """Return True if all other present cells match those that are computed from the first
+    `data_count` cells."""
     length_bytes = group.cell_bytes_max(stripe)
     rest = sorted(cells)[group.scheme.data_count :]
     made = rebuild(group.scheme, cells, rest, length_bytes)
@@ -78,7 +82,7 @@ def _fits(group: BlockGroup, stripe: int, cells: Mapping[int, Cell]) -> bool:
 
 
 def _completed(group: BlockGroup, stripe: int, cells: Mapping[int, Cell]) -> dict[int, Cell]:
-    """Return all cells of a stripe, cut to their lengths; missing cells are computed."""
+    """Return all cells of a stripe with their correct lengths. Missing cells are computed."""
     length_bytes = group.cell_bytes_max(stripe)
     absent = [index for index in group.indexes(stripe) if index not in cells]
     whole: dict[int, Cell] = {**cells, **rebuild(group.scheme, cells, absent, length_bytes)}

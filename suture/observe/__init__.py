@@ -1,1 +1,1 @@
-"""Log events, audit and metrics of all programs, and text made safe for terminals."""
+"""Log events, the audit log and metrics of all programs, and the escaping of text for terminals."""

@@ -1,12 +1,13 @@
-"""Audit log of actions: caller, action, container and result, as one JSON object per line.
+"""The audit log: one JSON object per line with the caller, the action, the container and the
+result.
 
     {"event": "audit", "at": "...", "action": "DeleteReplicas", "result": "OK", "who": "ann", ...}
 
-The audit log goes to its own file, or to stderr beside the process log, whatever the log level.
-When the file is full it is rotated (audit.jsonl, audit.jsonl.1, ...) and the oldest file is
-removed. An external tool may also rotate the file by renaming it. Entries of refused calls are
-limited in rate, and those beyond the limit are dropped. Otherwise callers without permission could
-push relevant entries out of the files. All other entries are written.
+The audit log is written to its own file, or to stderr together with the process log, whatever the
+log level is. When the file is full, it is rotated (audit.jsonl, audit.jsonl.1, ...) and the oldest
+file is removed. An external tool may also rotate the file by renaming it. The rate of entries about
+refused calls is limited, and more entries are dropped. Otherwise, callers without permission could
+fill the files, so that older entries are removed. All other entries are written.
 """
 
 import json
@@ -46,9 +47,8 @@ class AuditLog:
         monotonic_s: Callable[[], float] = time.monotonic,
         file_bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
-        """Open the file, if there is one. Raise RefusedError(INVALID_CONFIG) if it cannot be
-        written.
-        """
+        """Open the file `path`; None = write to stderr. Raise RefusedError(INVALID_CONFIG) if the
+        file cannot be written."""
         self.path = path
         self._now_s = now_s
         self._bounded = RateLimitProcessor(monotonic_s)
@@ -57,8 +57,8 @@ class AuditLog:
         )
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Write a line about one action and its result. Lines about refused calls beyond the rate
-        limit are dropped."""
+        """Write a line about one action and its result. A line about a refused call may be dropped
+        because of the rate limit."""
         at = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
         event: EventDict = {"event": "audit", "at": at, "action": action, "result": result}
         event.update({name: _cut(value) for name, value in facts.items()})
@@ -78,10 +78,11 @@ class AuditLog:
 
 
 class _Handler(RotatingFileHandler):
-    """Appends lines to the audit log; opens a new file if the log was renamed."""
+    """Appends lines to the file of the audit log. If the file was renamed, a new file is
+    created."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line to the audit log's path. If the file was renamed, create a new one."""
+        """Append a line to the file of the audit log. If the file was renamed, create a new one."""
         try:
             if self._is_renamed():
                 former, self.stream = self.stream, self._open()
@@ -93,7 +94,7 @@ class _Handler(RotatingFileHandler):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Log that an entry could not be written, and continue."""
+        """Log that a line of the audit log could not be written, and continue."""
         log.error("audit_write_failed", path=self.baseFilename, line=record.getMessage())
 
     def _is_renamed(self) -> bool:
@@ -107,7 +108,8 @@ class _Handler(RotatingFileHandler):
         return (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino)
 
     def _open(self) -> TextIOWrapper:
-        """Open the file for its owner and group only. A symbolic link is not followed."""
+        """Open the file for appending. Only its owner and group have access to a new file. A
+        symbolic link is not followed."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.fdopen(os.open(self.baseFilename, flags, FILE_MODE), "a", encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""Every log event, declared once with its meaning and its ids.
+"""All log events, each with its meaning and the ids that it has.
 
-Names are in the past tense or name a state; facts are key=value with units. A line also has `level`
-and `timestamp`; within a task it has `command_id`, `task` and `container_id`. Each decision has one
-event; single chunks have none.
+The name of an event is in the past tense or names a state. The facts of an event are key=value
+pairs with units in the key. A line also has `level` and `timestamp`, and in a task `command_id`,
+`task` and `container_id`. Each decision has one event. There are no events for single chunks.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ COMMAND: Final = "command_id"
 
 @dataclass(frozen=True, slots=True)
 class EventSpec:
-    """Meaning of an event, and the ids that it always has."""
+    """The meaning of a log event, and the ids that it always has."""
 
     meaning: str
     ids: tuple[str, ...] = ()

@@ -1,17 +1,17 @@
-"""Version of the JSON documents that programs print."""
+"""The version of the JSON documents that programs print."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 JSON_SCHEMA: Final = 1
-"""Version of all printed documents together, described in docs/JSON.md.
+"""The common version of all printed documents, which docs/JSON.md describes.
 
-Raise it when a key is removed, renamed, or changes its type, its unit or its meaning. An added key
-does not raise it: readers ignore keys that they do not know.
+The version must be raised when a key is removed or renamed, or when its type, unit or meaning
+changes. It is not raised for an added key, because readers ignore unknown keys.
 """
 
 
 def versioned(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with the key `schema` first."""
+    """Return the document with the key `schema`, the version, as its first key."""
     assert "schema" not in document, "a document has a key of the version"
     return {"schema": JSON_SCHEMA, **document}

@@ -1,4 +1,4 @@
-"""The line on stdout that announces a serving daemon, for scripts and test harnesses."""
+"""Prints the line on stdout that says that a daemon serves calls, for scripts and tests."""
 
 import json
 import os
@@ -15,10 +15,10 @@ _log = structlog.get_logger()
 def announce_listening(
     address: str, *, web: str, **facts: str | int | bool | Sequence[str]
 ) -> None:
-    """Write one line of JSON to stdout: event `listening`, the bound addresses, and `facts`.
+    """Print one line of JSON to stdout: the event `listening`, the addresses, and `facts`.
 
-    If the write fails (full disk, closed pipe), the function logs the error and points stdout at
-    /dev/null. The server is already serving and must not end because of a message.
+    If the line cannot be written (full disk, closed pipe), the function logs the error and
+    redirects stdout to /dev/null, so that the running server does not end.
     """
     line = versioned({"event": "listening", "address": address, "web": web, **facts})
     try:
@@ -30,7 +30,7 @@ def announce_listening(
 
 
 def _discard_stdout() -> None:
-    """Point descriptor 1 at /dev/null, because the interpreter would fail to flush stdout at
+    """Redirect descriptor 1 to /dev/null. Otherwise, the interpreter would fail to flush stdout at
     exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

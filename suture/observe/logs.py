@@ -1,7 +1,7 @@
 """Logging of all processes: one JSON object per line on stderr, which journald collects.
 
 Uncaught exceptions of any thread and messages of libraries are logged in the same form. Only a
-crash of the interpreter itself is not logged. The events are in `suture.observe.events`.
+crash of the interpreter itself is not logged. `suture.observe.events` lists the events.
 """
 
 import errno
@@ -38,11 +38,11 @@ LEVELS: Final = {
 
 
 class RateLimitProcessor:
-    """Limits the lines per log event; the next line of the event reports how many lines were
-    dropped.
+    """Limits the number of lines of each log event. The next line after the limit has the number of
+    dropped lines.
 
-    A failing disk may log an error in each of a million reads, and would flood the journal. If
-    threads race at the limit, one line more may be logged.
+    Without the limit, a failing disk could log an error in each of a million reads and flood the
+    journal. If several threads reach the limit at the same time, one more line may be logged.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -50,8 +50,8 @@ class RateLimitProcessor:
         self._seen: dict[str, tuple[float, int]] = {}
 
     def __call__(self, _logger: object, _method: str, event: EventDict) -> EventDict:
-        """Return the event with the number of dropped lines. Raise DropEvent if the event is over
-        its limit."""
+        """Return the event, with the number of lines that were dropped before it. Raise DropEvent
+        if the event is over its limit."""
         name = str(event.get("event"))[:EVENT_CHARACTERS_MAX]
         now_s = self._now_s()
         since_s, count = self._seen.get(name, (now_s, 0))
@@ -68,17 +68,19 @@ class RateLimitProcessor:
 
 
 class _StderrSink:
-    """File object that writes to the `sys.stderr` of the moment. If a line cannot be written (full
-    disk, closed pipe), the sink counts the line and returns, so that the logging call or worker
-    continues. The next line that succeeds reports the count. The count is approximate, because
-    threads may race for it."""
+    """A file object that writes to the current `sys.stderr`.
+
+    If a line cannot be written (full disk, closed pipe), the line is counted, and no error is
+    raised, so that the caller continues. The next line that succeeds is preceded by a line with the
+    count. The count is approximate if several threads write.
+    """
 
     def __init__(self) -> None:
         self._lost_count = 0
         self._why = ""
 
     def write(self, line: str) -> None:
-        """Write a line, or count the failure."""
+        """Write a line. If it cannot be written, count it."""
         try:
             if self._lost_count:
                 _put(self._format_line())
@@ -90,7 +92,7 @@ class _StderrSink:
             self._why = errno.errorcode.get(number or 0, str(error))
 
     def flush(self) -> None:
-        """Do nothing, because each line was flushed when it was written."""
+        """Do nothing, because `write` flushes each line."""
 
     def _format_line(self) -> str:
         told = {
@@ -109,7 +111,7 @@ def _put(line: str) -> None:
 
 
 def configure(level: str = "info") -> None:
-    """Send events at `level` and above to stderr; called once, at the start of a process."""
+    """Log the events at `level` and above to stderr. Called once, at the start of a process."""
     outlet = _StderrSink()
     structlog.configure(
         processors=[
@@ -127,7 +129,8 @@ def configure(level: str = "info") -> None:
 
 
 def redirect_stderr() -> None:
-    """Send Python warnings, uncaught exceptions and library messages to the log; for daemons."""
+    """Log Python warnings, uncaught exceptions and messages of libraries as events. Called by
+    daemons."""
     sys.excepthook = _died
     threading.excepthook = lambda facts: _died(
         facts.exc_type, facts.exc_value, facts.exc_traceback, facts.thread
@@ -147,7 +150,7 @@ def _died(
     *,
     where: str = "",
 ) -> None:
-    """Log an uncaught exception. Ctrl-C and an exit are not logged."""
+    """Log an uncaught exception, except KeyboardInterrupt and SystemExit."""
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
     structlog.get_logger().error(
@@ -159,10 +162,10 @@ def _died(
 
 
 class _FromLibraries(logging.Handler):
-    """Forwards records of the standard library's logging."""
+    """Logs the messages of libraries that use the standard library's logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log one record."""
+        """Log one message of a library."""
         structlog.get_logger().log(
             record.levelno,
             "library_message",

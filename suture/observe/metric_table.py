@@ -1,8 +1,8 @@
-"""Tables of Prometheus metrics: name, type, help text, labels, and how a scrape reads the values.
+"""Tables of Prometheus metrics: the name, type, help text and labels of each metric, and how to
+read its values.
 
-At each scrape, every table receives the same object with the figures of one moment. A table reads
-items from the figures, such as volumes or the members of an enumeration. Each metric of the table
-has one sample per item.
+At each scrape, every table gets the same object with the current figures. A table reads a list of
+items from the figures, for example the volumes. Each metric of the table has one sample per item.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,13 +17,12 @@ from prometheus_client.registry import Collector
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 LabelledItems = Iterable[tuple[tuple[str, ...], Any]]
-"""Pairs of an item's label values and the item itself."""
+"""Pairs (label values of an item, item)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """A metric of a table: its type, its help text, and the function that reads the value of an
-    item."""
+    """A metric: its type, its help text, and the function that returns its value for an item."""
 
     family: type[GaugeMetricFamily | CounterMetricFamily]
     meaning: str
@@ -36,16 +35,16 @@ counter = partial(MetricRow, CounterMetricFamily)
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """Metrics by name. All have the same labels, and one sample for each item, such as each
+    """Metrics by name, with the same labels. Each metric has one sample per item, for example per
     volume."""
 
     labels: tuple[str, ...]
     items: Callable[[Any], LabelledItems]
-    """Function that takes the figures and returns their items."""
+    """Function that returns the items, given the figures."""
     rows: Mapping[str, MetricRow]
 
     def __call__(self, figures: object) -> Iterator[Metric]:
-        """Yield the metrics with their samples."""
+        """Yield the metrics with their samples for these figures."""
         items = list(self.items(figures))
         for name, row in self.rows.items():
             metric = row.family(name, row.meaning, labels=self.labels)
@@ -55,8 +54,8 @@ class MetricTable:
 
 
 class TableCollector(Collector):
-    """Collector that reads the figures at each scrape and makes the metrics of every table from
-    them."""
+    """Collects the metrics of several tables. At each scrape, `figures` is called once, and every
+    table gets the result."""
 
     def __init__(
         self,
@@ -67,31 +66,33 @@ class TableCollector(Collector):
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric."""
+        """Yield the metrics of all tables."""
         figures = self._figures()
         for table in self._tables:
             yield from table(figures)
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """Return the metrics in Prometheus' text format."""
+    """Return the metrics in the text format of Prometheus."""
     return generate_latest(registry)
 
 
 def alone(figures: object) -> LabelledItems:
-    """Return the figures as the only item, without labels; for metrics of the whole process."""
+    """Return the figures as a single item without labels. Used for metrics of the complete
+    process."""
     return [((), figures)]
 
 
 def named(name: str, items: Callable[[Any], Iterable[Any]]) -> Callable[[Any], LabelledItems]:
-    """Return a function that reads the items from the figures with `items`. The only label of an
-    item is its attribute `name`."""
+    """Return a function that returns the items of the figures. `items` reads the items from the
+    figures. An item has one label, whose value is the item's attribute with the name `name`."""
     return lambda figures: [((getattr(item, name),), item) for item in items(figures)]
 
 
 def counted(counts: Callable[[Any], Mapping[Any, Any]]) -> Callable[[Any], LabelledItems]:
-    """Return a function that reads a mapping from the figures with `counts`. Each value of the
-    mapping is an item; its key is the label value, or a tuple with one value per label."""
+    """Return a function that returns the values of a mapping as items. `counts` reads the mapping
+    from the figures. The key of an item is the value of its label, or a tuple with the values of
+    several labels."""
     return lambda figures: [
         (key if isinstance(key, tuple) else (key,), value)
         for key, value in sorted(counts(figures).items())

@@ -1,22 +1,22 @@
-"""Text from a disk or the wire in a form that is safe to show on a terminal.
+"""Escapes text from a disk or the network, so that it is safe to show on a terminal.
 
 A name may contain control sequences that move the cursor, change the title or paste text. It may
-contain characters that reverse the reading order, and line ends that forge a log line. All of these
-are printed as codes, so they have no effect. Letters of every script are unchanged.
+also contain characters that reverse the reading direction, and line ends that imitate a log line.
+All these characters are replaced by their codes. Letters of every script are unchanged.
 """
 
 import unicodedata
 from typing import Final
 
 SHOWN_AS_CODE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Unicode categories: controls, formats (including changes of direction), surrogates, unassigned
-characters, and line separators."""
+"""Unicode categories of the replaced characters: controls, formats (including changes of
+direction), surrogates, unassigned characters, and line separators."""
 ID_SHOWN: Final = 8  # characters of a UUID, that is, 32 bits
 
 
 def short_id(datanode_id: str) -> str:
-    """Return a prefix of a datanode's id, which commands accept instead of the id. An address (of a
-    datanode that was queried by address) is returned unchanged."""
+    """Return the first characters of a datanode's id, which commands accept instead of the id. If
+    `datanode_id` is an address, it is returned unchanged."""
     return datanode_id if ":" in datanode_id else datanode_id[:ID_SHOWN]
 
 

@@ -1,1 +1,1 @@
-"""Web pages of all programs: the templates that they share, and the words for a state."""
+"""The common parts of the web pages of all programs: templates, and the words for states."""

@@ -1,7 +1,7 @@
-"""Renders the pages of agents and of the control plane from their templates.
+"""Renders the web pages of agents and of the control plane from templates.
 
-Jinja2 escapes every value that a template shows. The same code also replaces invisible characters
-by their codes. So a name that a datanode chose cannot do harm on a page.
+Jinja2 escapes every value in a template. In addition, invisible characters are replaced by their
+codes. Therefore, a name that a datanode reports cannot add markup or hidden text to a page.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from suture.pages.status_headline import volume_word
 
 
 def templates(*packages: str) -> jinja2.Environment:
-    """Return the templates of `packages`, with those that all pages share."""
+    """Return the templates of the packages `packages`, and the templates that all pages share."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
             [jinja2.PackageLoader(package) for package in (*packages, "suture.pages")]
@@ -37,35 +37,37 @@ def templates(*packages: str) -> jinja2.Environment:
 
 
 def render(environment: jinja2.Environment, name: str, facts: Mapping[str, object]) -> bytes:
-    """Return the page as HTML: the template `name`, filled with `facts`."""
+    """Return an HTML page: the template `name` with the values `facts`."""
     return environment.get_template(name).render(facts).encode(errors="replace")
 
 
 def escaped(value: object) -> str:
-    """Return a value as escaped text of a page; HTML markup is returned unchanged."""
+    """Return a value as text, with invisible characters replaced. HTML markup is returned
+    unchanged."""
     return value if isinstance(value, Markup) else printable(str(value))
 
 
 def number(value: int) -> str:
-    """Return a count with separators: 1,234,567."""
+    """Return a count as text with separators, such as "1,234,567"."""
     return f"{value:,}"
 
 
 def age(at_ms: int, now_ms: int) -> str:
-    """Return the time since `at_ms` in words, such as "9 d 2 h"; "never" for 0."""
+    """Return the time since `at_ms` as text, such as "9 d 2 h". Return "never" if `at_ms` is 0."""
     return "never" if not at_ms else format_duration(max(0, now_ms - at_ms) / 1000)
 
 
 def ago(at_ms: int, now_ms: int) -> str:
-    """Return how long ago `at_ms` was, such as "5 min ago". Return "never" for 0, and "-" for a
-    negative number, which means that the time does not apply."""
+    """Return the time since `at_ms` as text, such as "5 min ago". Return "never" if `at_ms` is 0,
+    and "-" if it is negative, which means that the time does not apply."""
     if at_ms < 0:
         return "-"
     return f"{age(at_ms, now_ms)} ago" if at_ms else "never"
 
 
 def moment(at_ms: int) -> str:
-    """Return a time as "2026-11-30 20:15 UTC"; "-" if it is out of range."""
+    """Return a time as text, such as "2026-11-30 20:15 UTC". Return "-" if the time is out of
+    range."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError, OSError):

@@ -1,8 +1,8 @@
 """The headline of the status: whether the data is healthy, and what is unknown.
 
-`suture status`, its JSON and an agent's page show `headline`. The control plane's reasons against a
-healthy cluster (`health.cluster_verdict`) come first, then the reports of datanodes. The headline
-says "Nothing is damaged" only if every datanode answered and no report contradicts it.
+`suture status`, its JSON and an agent's page show the result of `headline`. The control plane's
+problems and unknown facts (`health.cluster_verdict`) come first, then the reports of the datanodes.
+The headline says that no damage is known only if no datanode reports a finding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,8 +24,11 @@ Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataStatus:
-    """Facts for the headline. `oldest_at_ms` is 0 if some replica was never verified, and -1 if
-    there are no replicas. `pass_ends_at_ms` is 0 if unknown."""
+    """The facts from which the headline is computed.
+
+    `oldest_at_ms` is 0 if a replica was never verified, and -1 if there are no replicas.
+    `pass_ends_at_ms` is 0 if it is unknown.
+    """
 
     asked_count: int
     silent: tuple[str, ...] = ()  # ids of datanodes that did not answer
@@ -46,14 +49,14 @@ class DataStatus:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The headline, and the verdict on the data that it reports."""
+    """The headline, and the state of the data that it reports."""
 
     text: str
     verdict: DataVerdict
 
     @property
     def is_well(self) -> bool:
-        """True if the data needs no attention."""
+        """True if the data is healthy, and nothing about it is unknown."""
         return self.verdict is DataVerdict.WHOLE
 
 
@@ -65,7 +68,7 @@ def answer_of(
     verdict: DataVerdict = DataVerdict.WHOLE,
     reasons: Sequence[str] = (),
 ) -> DataStatus:
-    """Combine the answers `told` of the datanodes and the other facts into a `DataStatus`."""
+    """Combine the responses of the datanodes (`told`) and the other facts into a `DataStatus`."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
     oldest = min(volumes, key=lambda volume: volume.oldest_scan_at_ms, default=None)
     scans = [volume for _, scrub in told for volume in scrub.volumes if volume.state != "off"]
@@ -90,8 +93,8 @@ def answer_of(
 
 
 def unreachable_nodes(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[str]:
-    """Return the ids of the nodes that did not answer (`heard` is False), without decommissioned
-    nodes."""
+    """Return the ids of the nodes for which `heard` is False, because they did not answer.
+    Decommissioned nodes are omitted."""
     return [
         node.datanode_id
         for node, was_heard in zip(nodes, heard, strict=True)
@@ -100,9 +103,11 @@ def unreachable_nodes(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) 
 
 
 def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
-    """Return the word for a volume's state, such as `good`, `failed` or `read-only`. A failure
-    takes precedence. `service` is the use of the volume that its datanode reports; "" if the agent
-    does not report it."""
+    """Return the word for the state of a volume, such as `good`, `failed` or `read-only`.
+
+    A failure takes precedence. `service` is the service state that the datanode reports; "" if it
+    reports none.
+    """
     if failed or in_doubt:
         return "failed" if failed else "in doubt"
     return "good" if service in {"", IN_SERVICE} else service.lower().replace("_", "-")
@@ -112,8 +117,8 @@ def headline(answer: DataStatus, now_ms: int) -> Headline:
     """Return the headline of the status. It reports good health if every datanode answered and
     nothing is wrong.
 
-    Recently written data that is not verified yet does not count against the health, because its
-    scan is scheduled. Scans that are late have their own alert.
+    Recently written data that is not verified yet is not a problem, because its scan is scheduled.
+    Late scans have their own alert.
     """
     doubts = list(dict.fromkeys([*answer.reasons, *_unheard(answer), *_troubles(answer)]))
     parts = [*doubts, *_verified(answer, now_ms, has_doubts=bool(doubts))]
@@ -121,7 +126,8 @@ def headline(answer: DataStatus, now_ms: int) -> Headline:
 
 
 def _verdict(answer: DataStatus) -> DataVerdict:
-    """Return the control plane's verdict, or a worse one if the datanodes report more."""
+    """Return the state of the data according to the control plane, or a worse state if the
+    datanodes report problems."""
     is_wrong = answer.finding_count or any(_troubles(answer))
     if is_wrong or answer.verdict is DataVerdict.DEGRADED:
         return DataVerdict.DEGRADED
@@ -134,7 +140,7 @@ def _unheard(answer: DataStatus) -> Iterator[str]:
 
 
 def _troubles(answer: DataStatus) -> Iterator[str]:
-    """Yield the problems that datanodes report and that affect more than one chunk."""
+    """Yield the problems that datanodes report, except findings about single chunks."""
     if answer.contradictory_count:
         replicas = _counted(answer.contradictory_count, "replica")
         verb = "contradicts its peers" if answer.contradictory_count == 1 else "contradict peers"
@@ -146,8 +152,8 @@ def _troubles(answer: DataStatus) -> Iterator[str]:
 
 
 def _verified(answer: DataStatus, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
-    """Yield the parts of the headline about verified data, findings and due scans, as far as the
-    datanodes answered."""
+    """Yield the parts of the headline about verified data, findings and due scans, from the
+    datanodes that answered."""
     where = " of the answering datanodes" if answer.silent else ""
     if answer.data_bytes:
         share = percent(answer.in_time_bytes, answer.data_bytes)
@@ -182,6 +188,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return `part / whole` in percent, rounded down. Only a complete part is shown as 100."""
+    """Return `part / whole` as text in percent, rounded down, so that only a complete part is shown
+    as "100 %"."""
     hundredths = part * 10_000 // whole
     return f"{hundredths // 100}.{hundredths % 100:02} %".replace("100.00 %", "100 %")

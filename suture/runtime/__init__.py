@@ -1,1 +1,2 @@
-"""Runtime of every process: worker loops, clocks, threads, durable files, HTTP listener."""
+"""The common parts of every process: worker loops, clocks, threads, durable files, the HTTP
+listener."""

@@ -1,4 +1,4 @@
-"""Pauses between retries: each failure doubles the pause, up to a maximum."""
+"""Computes the pauses between retries. Each failure doubles the pause, up to a maximum."""
 
 import random
 from typing import Final
@@ -8,9 +8,10 @@ DOUBLINGS_MAX: Final = 32  # more than any maximum pause needs, and few enough f
 
 
 def backoff_s(failures: int, *, first_s: float, longest_s: float | None = None) -> float:
-    """Return the pause after `failures` (at least 1) consecutive failures, in seconds.
+    """Return the pause in seconds after `failures` (at least 1) consecutive failures.
 
-    `longest_s` is 64 times `first_s` by default.
+    `first_s` is the pause after the first failure, and `longest_s` the maximum, by default 64 times
+    `first_s`.
     """
     assert failures >= 1
     top_s = FACTOR_MAX * first_s if longest_s is None else longest_s
@@ -18,9 +19,10 @@ def backoff_s(failures: int, *, first_s: float, longest_s: float | None = None) 
 
 
 def jittered_backoff_s(failures: int, *, first_s: float, longest_s: float) -> float:
-    """Return a random pause from `first_s` to twice `backoff_s`, at most `longest_s`.
+    """Return a random pause in seconds, from `first_s` to twice `backoff_s`, but at most
+    `longest_s`.
 
-    The randomness prevents many callers from calling a restarted server at the same moment
+    The random part prevents many callers from calling a restarted server at the same moment
     ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
     """
     top_s = backoff_s(failures + 1, first_s=first_s, longest_s=longest_s)

@@ -1,11 +1,12 @@
-"""Threads of gRPC calls: many calls may wait for their callers, and few calls work at once.
+"""A thread pool for gRPC calls, in which many calls may wait for their clients and few may work at
+a time.
 
-Each admitted call has a thread from its first byte on. A call whose request is complete takes one
-of a few slots while it works. It returns the slot while it waits for its caller. A waiting thread
-costs about ten kilobytes and is started when it is first needed.
+Each accepted call has its own thread. When its request is complete, the call takes one of a few
+slots to work. It returns the slot while it waits for its client. A waiting thread costs about ten
+kilobytes. Threads are started when they are first needed.
 
-gRPC only needs to know when the future of a call has ended. `ThreadPoolExecutor` makes a complete
-future, which costs 27 Python calls per gRPC call; `CallCompletion` costs five.
+gRPC needs the future of a call only to get notified of its end. The futures of `ThreadPoolExecutor`
+cost 27 Python calls per gRPC call; `CallCompletion` costs five.
 """
 
 import time
@@ -24,10 +25,10 @@ _Work = tuple["CallCompletion", Callable[..., object], tuple[Any, ...]]
 
 
 class CallCompletion:
-    """The end of a call: the part of a future that `grpc.server` uses.
+    """The end of a call: the part of the interface of a future that `grpc.server` uses.
 
-    The thread that adds a callback and the thread that ends the call may race. Both run the listed
-    callbacks. Each callback is removed from the list before it runs, so it runs once.
+    A callback may be added while another thread ends the call. Then both threads run the callbacks
+    in the list. A callback is removed from the list before it runs, so it runs once.
     """
 
     __slots__ = ("_callbacks", "_has_come")
@@ -37,13 +38,14 @@ class CallCompletion:
         self._has_come = False
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback` with this object when the call has ended, or now if it has."""
+        """Call `callback` with this object when the call ends. If it has already ended, call
+        `callback` now."""
         self._callbacks.append(callback)
         if self._has_come:
             self.come()
 
     def come(self) -> None:
-        """Mark the call as ended and run the callbacks."""
+        """Record that the call has ended, and run the callbacks."""
         self._has_come = True
         while self._callbacks:
             try:
@@ -54,7 +56,7 @@ class CallCompletion:
 
 
 class CallThreadPool(Executor):
-    """A thread pool for `grpc.server`, with slots for working calls."""
+    """A thread pool for `grpc.server`, with a limited number of slots for calls that work."""
 
     def __init__(
         self,
@@ -63,7 +65,8 @@ class CallThreadPool(Executor):
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Allow `call_count_max` calls at once, of which `slot_count` may work."""
+        """Create a pool for at most `call_count_max` calls at a time, of which at most `slot_count`
+        work and the others wait."""
         self._thread_count_max = max(slot_count, call_count_max)
         self._threads: list[Thread] = []
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
@@ -79,10 +82,8 @@ class CallThreadPool(Executor):
         self._waiting: dict[int, float] = {}  # start of each wait, by ticket; oldest first
 
     def submit(self, fn: Callable[..., object], /, *args: Any, **kwargs: Any) -> Any:
-        """Run `fn` in a thread; return its `CallCompletion`.
-
-        Raise RuntimeError after `shutdown`, as executors do.
-        """
+        """Run `fn` in a thread, and return its `CallCompletion`. Raise RuntimeError after
+        `shutdown`, as executors do."""
         assert not kwargs, "gRPC passes arguments by their places"
         if self._is_shut:
             raise RuntimeError("cannot take calls after shutdown")
@@ -95,7 +96,7 @@ class CallThreadPool(Executor):
         return ending
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls; end the threads when their queued or running calls are done."""
+        """Accept no more calls, and end the threads after their running and queued calls."""
         with self._starting:
             self._is_shut = True
             threads = list(self._threads)
@@ -117,8 +118,8 @@ class CallThreadPool(Executor):
                 dropped[0].come()
 
     def _start_one(self) -> None:
-        """Start a thread for queued work if no thread is idle. If the limit of threads is reached,
-        or the host has no more threads, the work waits for the next idle thread."""
+        """Start a thread for queued work. If the limit of threads is reached, or the host cannot
+        start another thread, the work waits for the next idle thread."""
         with self._starting:
             if self._is_shut:
                 return
@@ -134,8 +135,8 @@ class CallThreadPool(Executor):
             self._lacking += 1
 
     def _become_idle(self) -> None:
-        """Mark this thread as idle, unless queued work has no thread; this thread then runs that
-        work."""
+        """Record that this thread is idle. If queued work has no thread, this thread runs it
+        instead."""
         if self._lacking:
             with self._starting:
                 if self._lacking:
@@ -158,7 +159,7 @@ class CallThreadPool(Executor):
             del work, ending, call, arguments  # an idle thread keeps no reference to its last call
 
     def acquire(self) -> None:
-        """Take a slot for the calling thread; wait until one is free."""
+        """Take a slot for the calling thread. Wait until a slot is free."""
         try:
             self._free.get_nowait()
         except Empty:
@@ -171,12 +172,12 @@ class CallThreadPool(Executor):
         del self._waiting[ticket]
 
     def release(self) -> None:
-        """Return a slot, so that the next waiting call can work."""
+        """Return a slot, so that a waiting call can take it."""
         self._free.put(None)
 
     @property
     def threads(self) -> tuple[Thread, ...]:
-        """All threads started so far."""
+        """All threads that were started."""
         return tuple(self._threads)
 
     @property
@@ -186,7 +187,7 @@ class CallThreadPool(Executor):
 
     @property
     def trouble(self) -> str:
-        """A text for the status if a call has waited longer than `LATE_S` for a slot; ""
+        """A text for the status if a call has waited longer than `LATE_S` seconds for a slot; ""
         otherwise."""
         begun_s = next(iter(list(self._waiting.values())), None)
         late_s = 0.0 if begun_s is None else self._monotonic_s() - begun_s

@@ -1,8 +1,9 @@
-"""Durable replacement, creation and removal of files: a crash leaves the old or the new file.
+"""Durable replacement, creation and removal of files. After a crash, either the old or the new file
+exists.
 
 A replacement has five steps: create a temporary file in the same directory, write, fsync, rename,
-and fsync the directory. Without the last step a power cut may undo the rename; litestream and
-Garage omit that step.
+and fsync the directory. Without the last step, a power cut may undo the rename; litestream and
+Garage omit this step.
 
 This is the only module that replaces files. It also classifies every `OSError` as a full disk, a
 busy host or a failing volume.
@@ -37,23 +38,21 @@ SHORT_OF_RESOURCES: Final = frozenset(
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Return whether the process or the machine is short of descriptors, memory or threads.
-
-    Such an error is temporary and says nothing about the disk or its contents.
-    """
+    """Return True if an error means that the process or the machine lacks descriptors, memory or
+    threads. Such an error is temporary and says nothing about the disk or its contents."""
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in SHORT_OF_RESOURCES
 
 
 def is_out_of_space(error: Exception) -> bool:
-    """Return whether an operation failed because the volume has no space, inodes or quota left."""
+    """Return True if an operation failed because the volume has no space, inodes or quota left."""
     if isinstance(error, SutureError):
         return error.code is Code.DISK_OUT_OF_SPACE
     return getattr(error, "errno", None) in OUT_OF_SPACE
 
 
 def raise_shortage(error: BaseException, path: Path) -> None:
-    """Raise `UnavailableError(BUSY)` if `error` is a shortage of the host; otherwise return, and
-    the caller attributes the error to the disk."""
+    """Raise `UnavailableError(BUSY)` if `error` means that the host lacks a resource. If the
+    function returns, the cause of the error is the disk."""
     if is_shortage(error):
         raise _busy(error, path) from error
 
@@ -65,7 +64,8 @@ def _busy(error: BaseException, path: Path) -> UnavailableError:
 
 
 def error_of(error: OSError, path: Path) -> SutureError:
-    """Return the store's error for `error` on `path`: no space, a busy host, or a failed volume."""
+    """Convert an `OSError` about `path` to a SutureError: no space, a busy host, or a failed
+    volume."""
     if is_shortage(error):
         return _busy(error, path)
     name = errno.errorcode.get(error.errno or 0, "unknown")
@@ -79,7 +79,8 @@ def error_of(error: OSError, path: Path) -> SutureError:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Convert every `OSError` of the body to the store's error, naming `path`."""
+    """Convert every `OSError` of the `with` block to a SutureError that names `path`; see
+    `error_of`."""
     try:
         yield
     except OSError as error:
@@ -88,8 +89,8 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def block_errors(path: Path) -> Iterator[None]:
-    """Convert every `OSError` of the body as `disk_errors` does, but raise `BlockFailed` instead of
-    `VolumeFailed`. For files of one block."""
+    """Convert every `OSError` of the `with` block as `disk_errors` does, but raise `BlockFailed`
+    instead of `VolumeFailed`. Used for the files of one block."""
     try:
         yield
     except OSError as error:
@@ -100,7 +101,7 @@ def block_errors(path: Path) -> Iterator[None]:
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`, repeating short writes."""
+    """Write all of `data` at `offset`. Short writes are continued."""
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)
@@ -109,9 +110,10 @@ def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
 
 
 def open_file(path: Path) -> int:
-    """Open a file of the store for reading; return its descriptor. Raise OSError.
+    """Open a regular file for reading, and return its descriptor.
 
-    Raise FileNotFoundError if the path is not a regular file. A symbolic link is not followed.
+    Raise FileNotFoundError if there is no regular file at the path, and OSError for other errors. A
+    symbolic link is not followed.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -126,8 +128,8 @@ def open_file(path: Path) -> int:
 
 
 class TooLarge(OSError):
-    """A file is longer than its maximum, or than the length in its header. Its content is not
-    read."""
+    """Raised if a file is longer than its maximum, or longer than the length in its header. The
+    file is not read."""
 
 
 def read_file(
@@ -137,11 +139,12 @@ def read_file(
     expected_bytes: Callable[[bytes], int] | None = None,
     read: Callable[[Path, int, int], bytes] | None = None,
 ) -> bytes:
-    """Return the content of a file of the store. The file is opened as in `open_file`.
+    """Return the content of a regular file, which is opened with `open_file`.
 
-    `expected_bytes` computes the length of the file from its first HEAD_BYTES. `read`, if given, is
-    called instead of a read through the page cache. Raise OSError. Raise `TooLarge`, before the
-    content is read, if the file is longer than `bytes_max` or the expected length.
+    `expected_bytes` computes the length of the file from its first HEAD_BYTES bytes. `read`, if
+    given, reads the file instead of a read through the page cache. Raise `TooLarge`, before the
+    content is read, if the file is longer than `bytes_max` or than the expected length. Raise
+    OSError if it cannot be read.
     """
     fd = open_file(path)
     try:
@@ -160,8 +163,8 @@ def read_file(
 
 
 def read_head(path: Path, bytes_max: int) -> bytes:
-    """Return the first bytes of a file, at most `bytes_max`. If a huge file has replaced a small
-    one, the read still costs little memory. Raise OSError; see `open_file`."""
+    """Return the first bytes of a file, at most `bytes_max`, however long the file is. Raise
+    OSError as `open_file` does."""
     fd = open_file(path)
     try:
         return os.pread(fd, bytes_max, 0)
@@ -170,11 +173,11 @@ def read_head(path: Path, bytes_max: int) -> bytes:
 
 
 def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> int:
-    """Open an empty file under a name that only the store uses; return its descriptor. Raise
-    OSError.
+    """Create an empty file for reading and writing, and return its descriptor.
 
-    Any object of that name is removed first, so that no link is followed. If the file system
-    refuses `flags` with one of the errors `refused`, they are omitted.
+    Only the store uses the name of the file, so any object at the path is removed first, and no
+    link is followed. If the file system rejects `flags` with one of the errors `refused`, the file
+    is opened without them. Raise OSError if the file cannot be created.
     """
     remove(path)
     create = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -188,7 +191,7 @@ def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> in
 
 
 def sync_directory(path: Path) -> None:
-    """Fsync a directory, which makes the names in it durable."""
+    """Sync a directory, which makes the names in it durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -197,7 +200,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Fsync a file or a directory, which makes its content or its names durable."""
+    """Sync a file or a directory, which makes its content or its names durable."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -206,10 +209,11 @@ def sync_path(path: Path) -> None:
 
 
 def sync_file_system(fd: int) -> None:
-    """Make everything written to the file system of `fd` durable, including names (syncfs(2)).
+    """Make everything durable that was written to the file system of `fd`, including names
+    (syncfs(2)).
 
-    Use it for many files at once: a fsync for each of 100,000 files would take an hour. Raise
-    OSError.
+    Used for many files at once, because an fsync of each of 100,000 files would take an hour. Raise
+    OSError if it fails.
     """
     library = ctypes.CDLL(None, use_errno=True)
     if library.syncfs(fd) != 0:
@@ -218,7 +222,8 @@ def sync_file_system(fd: int) -> None:
 
 
 def sync_all(directory: Path) -> None:
-    """Make everything written to the file system of a directory durable. Raise OSError."""
+    """Make everything durable that was written to the file system of a directory. Raise OSError if
+    it fails."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sync_file_system(fd)
@@ -227,18 +232,20 @@ def sync_all(directory: Path) -> None:
 
 
 def allocate(fd: int, size_bytes: int) -> bool:
-    """Set the size of a new file and allocate its space (fallocate(2)); it then reads as zeros.
-    Return False if the file system does not support this. Raise OSError, for instance if there is
-    no space.
+    """Set the size of a new file and allocate its space (fallocate(2)). The file then has only
+    zeros.
 
-    glibc's posix_fallocate is not used, because it writes zeros if the file system lacks support.
+    Return False if the file system does not support this. Raise OSError for other errors, for
+    instance if there is no space. glibc's posix_fallocate is not used, because it writes zeros if
+    the file system does not support the call.
     """
     return _fallocate(fd, 0, 0, size_bytes)
 
 
 def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
-    """Free the space of a range of a file (hole punching); the range then reads as zeros. Return
-    False if the file system does not support this, or is too full for it. Raise OSError."""
+    """Free the space of a range of a file (hole punching). The range then has only zeros. Return
+    False if the file system does not support this, or is too full for it. Raise OSError for other
+    errors."""
     try:
         return length_bytes == 0 or _fallocate(fd, PUNCH_HOLE, offset, length_bytes)
     except OSError as error:
@@ -248,10 +255,10 @@ def punch(fd: int, *, offset: int, length_bytes: int) -> bool:
 
 
 def begin_writing(fd: int) -> None:
-    """Start writing a file to the disk without waiting (sync_file_range(2)).
+    """Start writing the data of a file to the disk, without waiting (sync_file_range(2)).
 
-    Errors are ignored, and nothing becomes durable. A caller that starts the writes of many files
-    and then syncs one file after the other overlaps the writes.
+    The call makes nothing durable, and its errors are ignored. If a caller starts the writes of
+    many files and then syncs each file, the writes overlap.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).sync_file_range(fd, ctypes.c_long(0), ctypes.c_long(0), SYNC_FILE_WRITE)
@@ -270,10 +277,12 @@ def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:
 
 
 def make_directories(path: Path, *, below: Path) -> None:
-    """Create `path` and its missing parents below `below`, each durable in its parent.
+    """Create `path` and its missing parents below `below`. Each name is made durable in its parent
+    directory.
 
-    An existing directory is synced in its parent, too. Its creator may have been killed before it
-    synced the name, and a power cut would then remove the directory with its contents.
+    The parent of an existing directory is synced, too. The process that created the directory may
+    have been killed before the sync, and a power cut would then remove the directory with its
+    contents.
     """
     chain = []
     while path != below:
@@ -287,10 +296,10 @@ def make_directories(path: Path, *, below: Path) -> None:
 
 @dataclass(slots=True)
 class StagedFile:
-    """New file content that is durable under a temporary name and not yet visible.
+    """New content of a file, which has a temporary name and is not visible yet.
 
-    Call either `publish` or `discard`. A second call of the same method has no effect, because a
-    transaction that publishes may run twice.
+    The caller must call either `publish` or `discard`. A second call of the same method has no
+    effect, because a transaction that publishes may run twice.
     """
 
     path: Path
@@ -306,7 +315,7 @@ class StagedFile:
                 sync_directory(self.path.parent)
 
     def discard(self) -> None:
-        """Delete the new content. The old file stays unchanged."""
+        """Delete the new content. The old file is unchanged."""
         if not self.ended:
             self.ended = True
             with suppress(OSError):  # the next stage of the same file overwrites it
@@ -333,8 +342,11 @@ def stage(path: Path, data: bytes, *, syncs: bool = True) -> StagedFile:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace the content of `path`, or create it. Afterwards the new content is durable, or the
-    old file is unchanged. Raise the store's errors; `BlockFailed` if only this file fails."""
+    """Replace the content of the file `path`, or create the file.
+
+    Raise a SutureError if this fails (`BlockFailed` if the cause is the disk). The old file is then
+    unchanged, unless only the final sync of the directory failed.
+    """
     with block_errors(path):
         staged = stage(path, data)
         try:
@@ -364,7 +376,8 @@ def replace_files(contents: Mapping[Path, bytes], *, below: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename within one volume; the new name is durable before the old one is gone."""
+    """Rename an object within one volume. The new name is durable before the old name is removed
+    durably."""
     source.rename(target)
     sync_directory(target.parent)
     if source.parent != target.parent:
@@ -372,7 +385,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def remove_file(path: Path) -> bool:
-    """Unlink a file; return whether it existed. The caller syncs the directory."""
+    """Remove a file. Return True if it existed. The caller must sync the directory."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -381,7 +394,7 @@ def remove_file(path: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with its contents, including links, without following any."""
+    """Remove a directory with its contents. Symbolic links are removed, not followed."""
     with suppress(FileNotFoundError):
         if path.is_symlink():
             path.unlink()
@@ -396,7 +409,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove an object of any kind, a directory with its contents. Raise OSError."""
+    """Remove an object of any kind; a directory with its contents. Raise OSError if this fails."""
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
     else:

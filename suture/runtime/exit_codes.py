@@ -16,7 +16,7 @@ from suture.errors import SutureError, UnavailableError
 
 
 class ExitCode(IntEnum):
-    """Exit codes of all programs; each program uses some of them."""
+    """Exit codes of all programs. Each program uses some of them."""
 
     OK = 0
     FAILED = 1
@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
 
 
 PARSERS_USAGE = 2
-"""Typer's exit code for an invalid command line."""
+"""The exit code of typer for an invalid command line."""
 
 
 def exit_code_of_error(error: SutureError) -> ExitCode:
@@ -38,5 +38,5 @@ def exit_code_of_error(error: SutureError) -> ExitCode:
 
 
 def exit_code_of(code: str | int | None) -> str | int | None:
-    """Return the program's exit code for typer's `code`."""
+    """Convert an exit code of typer to the program's exit code."""
     return ExitCode.USAGE if code == PARSERS_USAGE else code

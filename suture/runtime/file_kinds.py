@@ -1,4 +1,4 @@
-"""Descriptions of objects found where a file or a directory was expected."""
+"""Describes objects that are found in place of a file or a directory."""
 
 import errno
 import os
@@ -19,8 +19,8 @@ _WORDS: Final = {
 
 
 def kind_at(path: str | Path, dir_fd: int | None = None) -> str:
-    """Return the kind of the object at `path`, such as "a directory" or "nothing"; a link is not
-    followed. Raise OSError."""
+    """Return the kind of the object at `path` as text, such as "a directory" or "nothing". A link
+    is not followed. Raise OSError if the path cannot be read."""
     try:
         mode = os.lstat(path, dir_fd=dir_fd).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -29,7 +29,8 @@ def kind_at(path: str | Path, dir_fd: int | None = None) -> str:
 
 
 def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
-    """Return the error for an object that is found where a regular file was expected."""
+    """Return the error for a path at which another object than a regular file is found. The error
+    names the object."""
     try:
         words = kind_at(path, dir_fd)
     except OSError:
@@ -38,8 +39,8 @@ def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
 
 
 def absence(path: Path, error: OSError) -> str:
-    """Return a text for the OSError of a missing file: the file does not exist, or an object of
-    another kind has its name."""
+    """Return a text for the OSError of a missing file: either the file does not exist, or an object
+    of another kind has its name."""
     if isinstance(error, FileNotFoundError) and error.strerror != os.strerror(errno.ENOENT):
         return f"{path.name}: {error.strerror}"
     return f"{path.name} does not exist"

@@ -1,4 +1,4 @@
-"""Types of file systems, as statfs(2) reports them."""
+"""Detects the types of file systems (statfs(2))."""
 
 import ctypes
 import os
@@ -11,12 +11,14 @@ IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/
 
 
 def is_in_memory(fd: int) -> bool:
-    """Return whether a file system keeps its files in memory only (statfs(2)). Raise OSError."""
+    """Return True if a file system stores its files in memory only. Raise OSError if the type
+    cannot be read."""
     return _type_of(fd) in IN_MEMORY
 
 
 def is_on_btrfs(directory: Path) -> bool:
-    """Return whether a directory is on btrfs, where overwriting needs free space. Raise OSError."""
+    """Return True if a directory is on btrfs, where overwriting needs free space. Raise OSError if
+    the type cannot be read."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return _type_of(fd) == BTRFS

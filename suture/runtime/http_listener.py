@@ -1,11 +1,11 @@
-"""Read-only HTTP listener: metrics, health, and a status page.
+"""A read-only HTTP listener for metrics, health and a status page.
 
 The number of threads is limited, and so is the time of a connection. A connection has one request
-and `REQUEST_S` seconds in total, or `SLOW_S` if other connections wait.
+and `REQUEST_S` seconds in total, or `SLOW_S` seconds if other connections wait.
 
 A page is returned only if the request's Host header is an address or one of the names of this host.
-Otherwise a web site could let its name resolve to this host, and its script could read the page in
-a browser.
+Otherwise, a malicious web site could resolve its own name to this host, and its script could read
+the page in a browser.
 """
 
 import ipaddress
@@ -55,11 +55,11 @@ class HttpResponse:
 
 Pages = Mapping[str, Callable[[], HttpResponse]]
 AskingPages = Mapping[str, Callable[[Mapping[str, str]], HttpResponse]]
-"""Pages with query parameters. A page function receives the first value of each parameter."""
+"""Pages with query parameters. The function of a page gets the first value of each parameter."""
 
 
 class WebListener:
-    """Serves pages by their exact path, from `start` to `stop`."""
+    """Serves pages by their exact path, from the call of `start` to the call of `stop`."""
 
     def __init__(
         self,
@@ -69,9 +69,11 @@ class WebListener:
         *,
         asking: AskingPages = MappingProxyType({}),
     ) -> None:
-        """Bind `address`, host:port; port 0 takes a free one. Raise RefusedError(INVALID_CONFIG).
+        """Bind `address` (host:port; port 0 = any free port). Raise RefusedError(INVALID_CONFIG) if
+        this fails.
 
-        `names` are further names for this host, beside its addresses and its own name.
+        `pages` and `asking` have the function that renders the page of each path. `names` are
+        additional names of this host that a request may use.
         """
         host, _, port = address.rpartition(":")
         own = {"localhost", host, socket.gethostname(), *names}
@@ -94,15 +96,15 @@ class WebListener:
 
     @property
     def address(self) -> str:
-        """Address of the listener."""
+        """Address of the listener, with the actual port."""
         return f"{self._host}:{self._server.server_address[1]}"
 
     def start(self) -> None:
-        """Start answering."""
+        """Start to serve requests."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop answering. Safe before `start`."""
+        """Stop serving requests. The method may be called before `start`."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -121,7 +123,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Handle a connection in its own thread. If there are too many connections, close an old
-        one, or else this one."""
+        one. If this is not possible, close the new one."""
         if not self._free.acquire(blocking=False):
             self._cut(SLOW_S, count_max=1)
             if not self._free.acquire(timeout=STOP_POLL_S):
@@ -131,7 +133,8 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Close connections that take too long; the library calls this a few times a second."""
+        """Close connections that take too long. The library calls this method a few times a
+        second."""
         self._cut(REQUEST_S, count_max=CONNECTION_COUNT_MAX)
 
     def _cut(self, age_s: float, *, count_max: int) -> None:
@@ -142,7 +145,7 @@ class _Server(ThreadingHTTPServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer one connection."""
+        """Handle one connection, then free its slot."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -166,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with the page of this path."""
+        """Send the page of the requested path."""
         objection = _framing(self.headers) or _host_objection(self.headers, self.names)
         if objection:
             self._send(
@@ -191,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the library's name
 
     def log_message(self, *_: object) -> None:
-        """Do nothing, because a log line for each scrape would be useless."""
+        """Do nothing, because a log line for each request would be useless."""
 
     def _send(self, page: HttpResponse) -> None:
         self.send_response(page.status)
@@ -204,7 +207,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _words(query: str) -> dict[str, str]:
-    """Return the parameters of a query string; an empty dictionary if it is invalid."""
+    """Return the parameters of a query string. Return an empty dictionary if the query string is
+    invalid."""
     try:
         found = parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
     except ValueError:
@@ -213,7 +217,7 @@ def _words(query: str) -> dict[str, str]:
 
 
 def _framing(headers: Message) -> str:
-    """Return an error text if a request has a body, which no page accepts; "" otherwise."""
+    """Return an error text if a request has a body, which no page accepts. Return "" otherwise."""
     if headers.get_all("Transfer-Encoding") or any(
         value.strip() != "0" for value in headers.get_all("Content-Length", [])
     ):
@@ -222,8 +226,8 @@ def _framing(headers: Message) -> str:
 
 
 def _host_objection(headers: Message, names: frozenset[str]) -> str:
-    """Return the reason to reject a request because of its Host header; "" if the header is
-    accepted."""
+    """Return the reason why a request is rejected because of its Host header. Return "" if the
+    header is accepted."""
     hosts = headers.get_all("Host", [])
     if not hosts:
         return ""  # not a browser, because all browsers send a Host header

@@ -1,7 +1,7 @@
-"""The loop around a worker: it sleeps, handles errors, stops, and reports a status.
+"""The loop that runs a worker in a thread, handles its errors, stops it and reports its status.
 
-A worker does one unit of work per `step`. The result of `step` tells the loop when to call it
-again:
+A worker does one unit of work per call of `step`. The result of `step` determines when the loop
+calls it again:
 
     Busy         at once
     RetryAfter   after `delay_s`, or when the worker is woken
@@ -36,54 +36,54 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Result of a worker's step: there is more to do at once."""
+    """Result of a worker's step: there is more work now."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryAfter:
-    """Result of a worker's step: there is more to do after `delay_s`. The worker may be woken
-    earlier."""
+    """Result of a worker's step: there is more work after `delay_s` seconds. The worker may be
+    woken earlier."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Result of a worker's step: there is more to do after `delay_s`. The worker is not woken
-    earlier."""
+    """Result of a worker's step: there is more work after `delay_s` seconds. The worker is not
+    woken earlier."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Result of a worker's step: there is nothing to do until the worker is woken."""
+    """Result of a worker's step: there is no work until the worker is woken."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoMoreWork:
-    """Result of a worker's step: there will never be anything to do again, so the loop ends."""
+    """Result of a worker's step: there will never be work again, so the loop ends."""
 
 
 Step = Busy | RetryAfter | Backoff | Idle | NoMoreWork
 
 
 class Worker(Protocol):
-    """A worker does one unit of work per call of `step`. After a stop request, a running `step`
-    must return within a bounded time."""
+    """Does one unit of work per call of `step`. After a stop request, a running `step` must return
+    within a bounded time."""
 
     @property
     def name(self) -> str:
-        """A short, unique, stable name for the thread, the metric and the status line."""
+        """A short, unique name, which is used for the thread, the metric and the status line."""
         ...
 
     def step(self) -> Step:
-        """Do one unit of work; return when the loop should call `step` again."""
+        """Do one unit of work. Return when the loop should call `step` again."""
         ...
 
 
 class WorkerState(StrEnum):
-    """State of a worker loop."""
+    """The state of a worker loop."""
 
     CREATED = "created"
     WORKING = "working"
@@ -99,7 +99,7 @@ ENDED: Final = frozenset({WorkerState.DONE, WorkerState.STOPPED})
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """Status of a worker loop for operators. `quiet_s` is the number of seconds since its last
+    """The status of a worker loop for operators. `quiet_s` is the number of seconds since its last
     progress."""
 
     name: str
@@ -110,22 +110,22 @@ class WorkerStatus:
     quiet_s: float
 
     def is_stalled(self, quiet_max_s: float) -> bool:
-        """Return True if the loop's thread died, or if an active loop made no progress for more
-        than `quiet_max_s`."""
+        """Return True if the thread of the loop died, or if a running loop made no progress for
+        more than `quiet_max_s` seconds."""
         if self.state is WorkerState.DEAD:
             return True
         return self.state not in {*ENDED, WorkerState.CREATED} and self.quiet_s > quiet_max_s
 
 
 class ProgressMarker:
-    """Progress signal of a long step. The step calls `mark()` after every read."""
+    """Records the progress of a long step. The step must call `mark` after every read."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._beat_at_s = self._clock.monotonic_s()
 
     def mark(self) -> None:
-        """Record that the step has made progress."""
+        """Record that the step has made progress now."""
         self._beat_at_s = self._clock.monotonic_s()
 
     def quiet_s(self) -> float:
@@ -134,15 +134,16 @@ class ProgressMarker:
 
 
 class WakeEvent:
-    """Wakes a worker that waits. It is created before the worker and passed to the worker, to its
-    loop, and to each component that submits work."""
+    """An event that wakes a waiting worker. It is created before the worker, and passed to the
+    worker, to its loop, and to each component that submits work."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._is_rung = False
 
     def set(self) -> None:
-        """End the current wait. If the worker is not waiting, its next wait ends at once."""
+        """End the current wait of the worker. If the worker is not waiting, its next wait ends at
+        once."""
         if self._is_rung:
             return  # already set; a burst calls this thousands of times
         with self._condition:
@@ -150,7 +151,8 @@ class WakeEvent:
             self._condition.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until `set` is called; return whether it was called. Reset the event."""
+        """Wait until `set` is called, at most `timeout_s` seconds. Reset the event, and return True
+        if `set` was called."""
         with self._condition:
             rung = self._condition.wait_for(lambda: self._is_rung, timeout=timeout_s)
             self._is_rung = False
@@ -158,7 +160,7 @@ class WakeEvent:
 
 
 class WorkerLoop:
-    """Runs one worker in one thread until it is done or stopped."""
+    """Runs one worker in its own thread until the worker is done or stopped."""
 
     def __init__(
         self,
@@ -184,7 +186,7 @@ class WorkerLoop:
         self._thread = threading.Thread(target=self._run, name=worker.name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Call it once."""
+        """Start the thread. The method may be called only once."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -192,19 +194,20 @@ class WorkerLoop:
         self._bell.set()
 
     def request_stop(self) -> None:
-        """Ask the loop to end after the current step; return at once."""
+        """Request that the loop ends after the current step. The method does not wait."""
         self._stopping.set()
         self._bell.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread; return whether it ended in time."""
+        """Wait until the thread has ended, at most `timeout_s` seconds. Return True if it has
+        ended."""
         if self._thread.ident is None:
             return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def status(self) -> WorkerStatus:
-        """Return the status of the worker loop for operators."""
+        """Return the status of the loop for operators."""
         state = self._state
         if self._thread.ident is not None and not self._thread.is_alive() and state not in ENDED:
             state = WorkerState.DEAD
@@ -218,10 +221,10 @@ class WorkerLoop:
         )
 
     def run_step(self) -> float | None:
-        """Run one step; return the seconds to wait before the next step, or None after the last
-        one.
+        """Run one step. Return the seconds to wait before the next step, or None after the last
+        step.
 
-        The method is public so that tests can drive a worker through its loop without a thread.
+        The method is public so that tests can run the steps of a worker without a thread.
         """
         self._state = WorkerState.WORKING
         self._is_resting = False  # a failed worker may be woken again
@@ -273,7 +276,8 @@ class WorkerLoop:
         self._state = WorkerState.STOPPED
 
     def _wait(self, delay_s: float) -> None:
-        """Wait in pieces, so that the watchdog sees progress during a long wait."""
+        """Wait for `delay_s` seconds in short pieces, so that the watchdog sees progress during a
+        long wait."""
         deadline_s = self._clock.monotonic_s() + delay_s
         while True:
             self._pulse.mark()
@@ -287,13 +291,13 @@ class WorkerLoop:
 
 
 class WorkerLoops:
-    """All loops of the process. They are started, monitored and stopped together."""
+    """All worker loops of the process, which are started, monitored and stopped together."""
 
     def __init__(self, loops: Iterable[WorkerLoop] = ()) -> None:
         self._loops = list(loops)
 
     def add(self, loop: WorkerLoop) -> None:
-        """Add a loop that is not started yet."""
+        """Add a loop that was not started yet."""
         self._loops.append(loop)
 
     def start(self) -> None:
@@ -302,8 +306,8 @@ class WorkerLoops:
             loop.start()
 
     def stop(self, deadline_s: float, clock: Clock | None = None) -> tuple[str, ...]:
-        """Ask all loops to stop and wait at most `deadline_s`; return the names of the loops that
-        still run."""
+        """Request that all loops stop, and wait at most `deadline_s` seconds. Return the names of
+        the loops that are still running."""
         clock = clock or SystemClock()
         for loop in self._loops:
             loop.request_stop()
@@ -319,5 +323,6 @@ class WorkerLoops:
         return tuple(loop.status() for loop in self._loops)
 
     def stalled(self, quiet_max_s: float) -> tuple[str, ...]:
-        """Return the names of stalled loops. While there are any, no watchdog signal is sent."""
+        """Return the names of the loops that make no progress. While there are any, no watchdog
+        signal is sent."""
         return tuple(status.name for status in self.status() if status.is_stalled(quiet_max_s))

@@ -1,10 +1,10 @@
-"""Loopback addresses, whose traffic never leaves this machine."""
+"""Detects loopback addresses. Their traffic never leaves this machine."""
 
 import ipaddress
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether host:port is on loopback: a loopback address, or `localhost`. Other names are
+    """Return True if the host in host:port is a loopback address or `localhost`. Other names are
     not resolved."""
     host = address.rpartition(":")[0].strip("[]")
     try:

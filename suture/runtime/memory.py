@@ -1,11 +1,12 @@
-"""Memory settings and limits of this process.
+"""Memory settings and memory limits of this process.
 
-- An iteration over 100,000 replicas takes tens of megabytes for a moment. glibc keeps freed memory
-  per thread, and each page of a mapped index that was read remains mapped. `trim_heap` and
-  `let_go_of_pages` return this memory.
-- With glibc's defaults, each message of a megabyte in a data transfer gets new memory from the
-  kernel, page by page. That took half of the CPU time of a gRPC stream (`make bench
-  NAME=replicate`). `share_heaps` makes glibc reuse the memory.
+An iteration over 100,000 replicas needs tens of megabytes for a short time. glibc keeps freed
+memory per thread, and each page of a mapped index that was read remains mapped. `trim_heap` and
+`let_go_of_pages` return this memory.
+
+With glibc's defaults, each message of a megabyte in a data transfer gets new memory from the
+kernel, page by page. That took half of the CPU time of a gRPC stream (`make bench NAME=replicate`).
+`share_heaps` makes glibc reuse the memory.
 
 If another C library lacks these calls, the functions do nothing.
 """
@@ -38,8 +39,8 @@ LOOK_S: Final = 0.25
 
 
 def share_heaps() -> None:
-    """Let all threads share a few heaps, which keep memory that streams use repeatedly. Call it
-    before any thread is started."""
+    """Make all threads share a few heaps, which keep the memory that streams use repeatedly. Call
+    the function before any thread is started."""
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_ARENA_MAX, ARENAS_MAX)
@@ -48,18 +49,18 @@ def share_heaps() -> None:
 
 
 def trim_heap() -> None:
-    """Return freed memory to the system. Call it after work on all replicas, or on one complete
-    replica."""
+    """Return freed memory to the operating system. Call the function after work on all replicas, or
+    on one complete replica."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def let_go_of_pages(file: Path) -> None:
-    """Unmap the resident pages of a shared file mapping. The pages remain in the page cache and are
-    mapped again when they are read.
+    """Unmap the pages of a file's shared memory mappings that are in memory.
 
-    The caller must keep the file mapped during the call, because its addresses might otherwise be
-    reused.
+    The pages remain in the page cache and are mapped again when they are read. The caller must keep
+    the file mapped during the call, because the addresses might otherwise be used for something
+    else.
     """
     with suppress(OSError, AttributeError):
         madvise = ctypes.CDLL(None).madvise
@@ -68,8 +69,8 @@ def let_go_of_pages(file: Path) -> None:
 
 
 def _mapped_at(file: bytes) -> list[tuple[int, int]]:
-    """Return the addresses of a file's shared mappings. Private mappings are left out, because
-    their pages may be the only copy of written data."""
+    """Return (start address, end address) of each shared mapping of a file. Private mappings are
+    omitted, because their pages may be the only copy of written data."""
     places = []
     for line in MAPS.read_bytes().splitlines():
         fields = line.split(maxsplit=5)
@@ -80,8 +81,8 @@ def _mapped_at(file: bytes) -> list[tuple[int, int]]:
 
 
 def limit_bytes(root: Path = Path("/")) -> int:
-    """Return the memory limit of this process: the machine's memory, or the lowest limit of its
-    control groups (cgroups v2 and v1)."""
+    """Return the memory limit of this process in bytes: the memory of the machine, or the lowest
+    limit of its control groups (cgroups v2 and v1)."""
     found = [_kilobytes(root / "proc/meminfo", "MemTotal:")]
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
@@ -96,8 +97,8 @@ def limit_bytes(root: Path = Path("/")) -> int:
 
 
 def in_flight_bytes(configured: int, memory_bytes: int) -> int:
-    """Return the limit on bytes in flight: the configured limit or, if that is 0, half of the
-    memory that the process does not need for itself."""
+    """Return the limit on the bytes in flight: `configured`, or if that is 0, half of the memory
+    that the process does not need for itself."""
     return configured or max((memory_bytes - OWN_BYTES) // 2, IN_FLIGHT_BYTES_MIN)
 
 
@@ -110,16 +111,16 @@ def _kilobytes(file: Path, name: str) -> int:
 
 
 def _limit(file: Path) -> int:
-    """Return the limit in bytes in a control group's file; 0 if there is no file or it contains
-    "max". In cgroups v1, a huge number means that there is no limit."""
+    """Return the limit in bytes in a file of a control group. Return 0 if there is no file, or if
+    it contains "max". In cgroups v1, a huge number means that there is no limit."""
     with suppress(OSError, ValueError):
         return int(file.read_text())
     return 0
 
 
 class MemoryBudget:
-    """Limit on the bytes in flight. If several owners wait, the owner with the fewest bytes in
-    flight is served first. Of owners with equal bytes, the least recently served is first."""
+    """Limits the bytes in flight. If several owners wait, the one with the fewest bytes in flight
+    is served first. If they have equally many, it is the owner that was served least recently."""
 
     def __init__(
         self, total_bytes: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -136,11 +137,11 @@ class MemoryBudget:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the budget that are reserved now."""
+        """Number of bytes that are reserved now."""
         return self._used_bytes
 
     def waiting_count(self, owner: str) -> int:
-        """Return how many requests of this owner wait for memory."""
+        """Return the number of requests of this owner that are waiting for memory."""
         with self._changed:
             return sum(waiting == owner for waiting in self._waiting.values())
 
@@ -154,10 +155,11 @@ class MemoryBudget:
         stop: Callable[[], bool] = lambda: False,
         while_short: Callable[[], object] = lambda: None,
     ) -> Iterator[None]:
-        """Reserve `size_bytes` during the body. A request for more than the whole budget reserves
-        the whole budget. While the request waits, `while_short` is called from time to time.
+        """Reserve `size_bytes` bytes during the `with` block.
 
-        Raise `UnavailableError(BUSY)` after `timeout_s`, or when `stop` returns True.
+        A request for more than the complete budget reserves the complete budget. While the request
+        waits, `while_short` is called from time to time. Raise `UnavailableError(BUSY)` after
+        `timeout_s` seconds, or when `stop` returns True.
         """
         size_bytes = min(size_bytes, self.total_bytes)
         ticket = object()
@@ -194,8 +196,8 @@ class MemoryBudget:
                 self._choose()
 
     def _choose(self) -> None:
-        """Choose the ticket to serve next and wake the waiting threads. Of one owner, the ticket
-        that has waited longest is served first."""
+        """Choose the request to serve next, and wake the waiting threads. Among the requests of one
+        owner, the oldest is served first."""
         first = {owner: ticket for ticket, owner in reversed(self._waiting.items())}
         last_turn = {owner: self._last_turn.get(owner, 0) for owner in first}
         chosen = min(first, key=lambda owner: (self._used_by[owner], last_turn[owner]), default="")

@@ -1,8 +1,8 @@
-"""Notifications to the service manager, by sd_notify.
+"""Sends notifications to the service manager (systemd).
 
-The protocol of sd_notify(3) is one datagram of `KEY=VALUE` lines to the Unix socket that
-NOTIFY_SOCKET names; a leading `@` means the abstract name space. Without NOTIFY_SOCKET there is no
-supervisor, and this module sends nothing.
+The protocol (sd_notify(3)) is one datagram with lines `KEY=VALUE` to the Unix socket that the
+environment variable NOTIFY_SOCKET names. A leading `@` means the abstract name space. Without
+NOTIFY_SOCKET, there is no service manager, and this module sends nothing.
 """
 
 import os
@@ -22,7 +22,8 @@ log = structlog.get_logger()
 
 
 class SystemdNotifier:
-    """Notifies the service manager. Does nothing if there is none."""
+    """Sends notifications to the service manager. Without a service manager, its methods do
+    nothing."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
@@ -31,33 +32,33 @@ class SystemdNotifier:
 
     @property
     def is_present(self) -> bool:
-        """Return whether there is a supervisor."""
+        """True if there is a service manager."""
         return bool(self._address)
 
     @property
     def watchdog_interval_s(self) -> float:
-        """Interval in seconds at which WATCHDOG=1 must be sent; 0.0 if the supervisor has no
-        watchdog."""
+        """Interval in seconds at which watchdog signals must be sent; 0.0 if the service manager
+        expects none."""
         return self._watchdog_us / 1e6 * WATCHDOG_SHARE if self.is_present else 0.0
 
     def ready(self, status: str = "") -> None:
-        """Report that start-up is complete."""
+        """Report that the start is complete."""
         self._send("READY=1", status)
 
     def reloading(self) -> None:
-        """Report that the options are being reloaded; `ready` ends it."""
+        """Report that the options are being reloaded. A call of `ready` ends the reload."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, status: str = "") -> None:
-        """Report that shutdown has begun."""
+        """Report that the shutdown has begun."""
         self._send("STOPPING=1", status)
 
     def alive(self) -> None:
-        """Send a watchdog signal: this process is alive."""
+        """Send a watchdog signal, which says that this process makes progress."""
         self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
-        """Show one line in the service manager's status."""
+        """Set the line of text that the service manager shows as status."""
         self._send("", text)
 
     def _send(self, state: str, status: str = "") -> None:
@@ -75,10 +76,10 @@ class SystemdNotifier:
 
 
 class WatchdogWorker:
-    """Sends watchdog signals to the supervisor, but only while every loop makes progress.
+    """Sends watchdog signals to the service manager while every worker loop makes progress.
 
-    If a scan hangs in the kernel, the supervisor therefore restarts the agent. Without the
-    watchdog, the scan could hang for weeks.
+    If a scan hangs in the kernel, the signals end, and the service manager restarts the agent.
+    Otherwise, the scan could hang for weeks.
     """
 
     def __init__(self, supervisor: SystemdNotifier, stalled: Callable[[], tuple[str, ...]]) -> None:
@@ -91,7 +92,7 @@ class WatchdogWorker:
         return "watchdog"
 
     def step(self) -> Step:
-        """Send one watchdog signal; if loops are stalled, log them instead."""
+        """Send one watchdog signal. If worker loops make no progress, log their names instead."""
         interval_s = self._supervisor.watchdog_interval_s
         if not interval_s:
             return NoMoreWork()
@@ -104,14 +105,16 @@ class WatchdogWorker:
 
 
 def _socket_address(name: str) -> str:
-    """Return the address in NOTIFY_SOCKET: a path, or `@name` in the abstract name space."""
+    """Convert the value of NOTIFY_SOCKET to a socket address. Return "" if it is neither a path nor
+    `@name`."""
     if name.startswith("@"):
         return "\0" + name[1:]
     return name if name.startswith("/") else ""
 
 
 def _watchdog_us(environment: Mapping[str, str]) -> int:
-    """Return WATCHDOG_USEC, in microseconds; 0 if it is unset or meant for another process."""
+    """Return the value of WATCHDOG_USEC in microseconds. Return 0 if it is not set, or set for
+    another process."""
     value, process_id = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if process_id and process_id != str(os.getpid()):
         return 0

@@ -1,4 +1,4 @@
-"""Standard descriptors 0 to 2 of a process whose parent closed some of them."""
+"""Opens the descriptors 0 to 2 if the parent process has closed them."""
 
 import os
 import sys
@@ -10,8 +10,8 @@ STREAMS: Final = {1: "stdout", 2: "stderr"}
 def open_standard_streams() -> None:
     """Open /dev/null for each of the descriptors 0 to 2 that is closed.
 
-    Call it before the process opens anything else. Otherwise the next file or socket would become
-    descriptor 1, and library output would be written into it.
+    Call the function before the process opens anything else. Otherwise, the next file or socket
+    would get descriptor 1, and the output of libraries would be written into it.
     """
     for descriptor in range(3):
         try:

@@ -1,10 +1,10 @@
-"""The request to stop or to reload, which a signal or a thread sets and the main thread awaits.
+"""A request to stop or to reload, for which the main thread waits. A signal or a thread sets it.
 
-A `threading.Event` is not suitable, for two reasons. CPython runs a signal's handler between two
-bytecodes of the main thread, so a signal just before the thread sleeps on a lock does not wake the
-thread. And a handler that calls `Event.set` while the main thread is inside `Event.wait` deadlocks
-on the event's own lock. In this module, the interpreter's C handler writes to a pipe instead, and
-no signal is lost (the "self-pipe trick", D. J. Bernstein; `signal.set_wakeup_fd`).
+A `threading.Event` is not suitable, for two reasons. First, CPython runs the handler of a signal
+between two bytecodes of the main thread. A signal just before the thread waits for a lock does not
+wake the thread. Second, a handler that calls `Event.set` while the main thread is in `Event.wait`
+waits forever for the event's own lock. In this module, the interpreter's C handler writes to a pipe
+instead, so no signal is lost (the "self-pipe trick", D. J. Bernstein; `signal.set_wakeup_fd`).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ DRAIN_BYTES: Final = 4096
 
 
 class StopRequest:
-    """The request to stop, with an optional wait. Once set, it stays set."""
+    """A request to stop, for which a thread can wait. It cannot be reset."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -36,11 +36,11 @@ class StopRequest:
         self._poll.register(self._reading, select.POLLIN)
 
     def on_signals(self, *, force_after: int = 2) -> None:
-        """Let SIGTERM and SIGINT set the request; the `force_after`-th such signal ends the process
-        at once. SIGHUP requests a reload.
+        """Set the request on SIGTERM and SIGINT, and request a reload on SIGHUP.
 
-        Call it from the main thread. A signal that the parent process ignored remains ignored, as
-        nohup needs.
+        After `force_after` signals SIGTERM or SIGINT, the process ends at once. Call the method
+        from the main thread. A signal that the parent process ignored remains ignored, which nohup
+        requires.
         """
         seen = 0
 
@@ -61,18 +61,18 @@ class StopRequest:
                 signal.signal(number, handle if number in STOP_SIGNALS else handle_reload)
 
     def set(self) -> None:
-        """Request a stop. Safe in a signal handler and in every thread."""
+        """Request a stop. The method may be called by a signal handler and by every thread."""
         self._is_set = True
         with contextlib.suppress(BlockingIOError):  # a full pipe also wakes the reader
             os.write(self._writing, b"\0")
 
     def is_set(self) -> bool:
-        """Return whether a stop was requested."""
+        """Return True if a stop was requested."""
         return self._is_set
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for a stop request, or for `timeout_s`; return whether a stop was requested. Only
-        one thread may wait."""
+        """Wait until a stop is requested, at most `timeout_s` seconds. Return True if a stop was
+        requested. Only one thread may wait."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._is_set:
             left_s = None if deadline_s is None else deadline_s - time.monotonic()
@@ -83,8 +83,8 @@ class StopRequest:
         return self._is_set
 
     def wait_or_reload(self) -> bool:
-        """Wait for a stop or a reload. Return True for a stop, False for a reload; several reload
-        requests before one wake-up count once."""
+        """Wait until a stop or a reload is requested. Return True for a stop and False for a
+        reload. Several requests for a reload at the same time count as one."""
         while not self._is_set:
             if self._is_reload_wanted:
                 self._is_reload_wanted = False
@@ -96,9 +96,9 @@ class StopRequest:
 
 
 def run_server(app: Callable[..., object], stop: StopRequest | None) -> None:
-    """Run the command line of a server until `stop` is set, and exit with its code.
+    """Run the command line of a server until `stop` is set, and exit with its exit code.
 
-    Without `stop`, signals request the stop.
+    If `stop` is None, the signals SIGTERM and SIGINT stop the server.
     """
     if stop is None:
         stop = StopRequest()

@@ -1,10 +1,10 @@
-"""OpenTelemetry spans, if the process runs under `opentelemetry-instrument`.
+"""Records OpenTelemetry spans, if the process runs under `opentelemetry-instrument`.
 
     opentelemetry-instrument suture-agent --config ...
 
 The OTEL_* variables configure OpenTelemetry. Without `opentelemetry-instrument`, this module
-imports no part of OpenTelemetry and costs nothing. Each call carries its span in the header
-`traceparent`, so a reconcile is one trace across all of its datanodes.
+imports no part of OpenTelemetry and costs nothing. Each call sends its span in the header
+`traceparent`, so a reconcile is one trace across all its datanodes.
 """
 
 import sys
@@ -21,7 +21,7 @@ _Handler = Any  # grpc.RpcMethodHandler without its generic types
 
 
 def span(name: str, **facts: str | int) -> AbstractContextManager[object]:
-    """Return a span of this name for a `with` block."""
+    """Return a context manager that records a span with this name and these attributes."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return nullcontext()
@@ -33,7 +33,8 @@ def span(name: str, **facts: str | int) -> AbstractContextManager[object]:
 
 
 def carried() -> Carried | None:
-    """Return the headers that identify a call's span to the called process; None without a span."""
+    """Return the headers that identify the current span to the called process. Return None if
+    OpenTelemetry is not loaded."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import propagate
@@ -44,14 +45,14 @@ def carried() -> Carried | None:
 
 
 class TracingMiddleware:
-    """A layer (`suture.runtime.middleware`) that puts a span around each call that this server
+    """A layer (`suture.runtime.middleware`) that records a span for each call that this server
     handles.
 
-    OpenTelemetry must be loaded before the first call; a later load has no effect.
+    OpenTelemetry must be loaded before the methods are added to the server.
     """
 
     def wrap(self, method: str, handler: Any) -> _Handler:
-        """Return a handler that runs the given one in a span of the caller's trace."""
+        """Return a handler that calls `handler` in a span of the caller's trace."""
         if "opentelemetry.trace" not in sys.modules:
             return handler
         if handler.response_streaming:

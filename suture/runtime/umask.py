@@ -1,8 +1,8 @@
-"""The process-wide umask, which limits the modes of new files.
+"""Sets the umask of the process, which limits the modes of new files.
 
-A daemon started by hand inherits the shell's umask. With umask 0, every user could change the
-daemon's directories, and the next start rejects such a volume. With 0777, the daemon cannot use its
-own files.
+A daemon that is started by hand inherits the shell's umask. With the umask 0, every user could
+change the daemon's directories, and the next start rejects such a volume. With 0777, the daemon
+cannot use its own files.
 """
 
 import os
@@ -14,12 +14,13 @@ OTHERS_WRITE: Final = 0o002
 
 
 def set_daemon_umask() -> None:
-    """Give all files of a daemon the modes that its systemd unit would set."""
+    """Set the umask that the systemd units set, so that a daemon creates its files with the same
+    modes."""
     os.umask(DAEMON_UMASK)
 
 
 def bound_umask() -> None:
-    """Clear the bits of the user's umask that deny the owner access to new files. Set the bit that
-    prevents users outside the group from writing to them."""
+    """Adjust the umask of the user: the owner always has access to new files, and users outside the
+    group cannot write to them."""
     mask = os.umask(DAEMON_UMASK)
     os.umask((mask | OTHERS_WRITE) & ~OWNER)

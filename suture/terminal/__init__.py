@@ -1,1 +1,1 @@
-"""Common parts of the commands: options, connection, output."""
+"""The common parts of the commands: options, connections and output."""

@@ -1,4 +1,4 @@
-"""Help of one command: arguments, options, exit codes and an example in sections."""
+"""Formats the help of a command: arguments, options, exit codes and an example in sections."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,15 +11,16 @@ EXAMPLE: Final = "Example"
 
 
 class HelpSections:
-    """Help text that may end with the paragraphs "Exit codes:" and "Example:".
+    """Formats a help text that may end with the paragraphs "Exit codes:" and "Example:".
 
-    Each of these paragraphs is a heading and lines. A line of exit codes is `CODE: MEANING`.
+    Each of these paragraphs is a heading with lines. A line of exit codes has the form `CODE:
+    MEANING`.
     """
 
     help: str | None
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the paragraphs of the help text that precede the sections."""
+        """Write the paragraphs of the help text, without the sections."""
         del ctx
         text, _ = split_help(self.help or "")
         formatter.write_paragraph()
@@ -27,7 +28,7 @@ class HelpSections:
             formatter.write_text(text)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the sections after the options."""
+        """Write the sections "Exit codes" and "Example" after the options."""
         del ctx
         _, sections = split_help(self.help or "")
         for heading, lines in sections.items():
@@ -40,10 +41,10 @@ class HelpSections:
 
 
 class SectionedCommand(HelpSections, TyperCommand):
-    """A command whose arguments are named by their metavars only, without a type."""
+    """A command whose help shows only the name of each argument, without its type."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options."""
+        """Write the sections with the arguments and the options."""
         rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
         parameters: list[Any] = list(self.get_params(ctx))  # the class declares no name
         for parameter in parameters:
@@ -59,14 +60,15 @@ class SectionedCommand(HelpSections, TyperCommand):
 
 
 def write_exit_codes(formatter: Any, lines: Sequence[str]) -> None:
-    """Write lines `CODE: MEANING` as two columns."""
+    """Write lines of the form `CODE: MEANING` in two columns."""
     formatter.write_dl([tuple(line.split(": ", 1)) for line in lines])
 
 
 def split_help(text: str) -> tuple[str, dict[str, list[str]]]:
-    """Return the paragraphs of a docstring, and a mapping of each section's heading to its lines.
+    """Divide a docstring into its paragraphs and its sections.
 
-    A line that is indented further than the first line of its section continues the previous line.
+    Return the paragraphs as one text, and the lines of each section by heading. A line that is
+    indented more than the first line of its section continues the previous line.
     """
     paragraphs: list[str] = []
     sections: dict[str, list[str]] = {}

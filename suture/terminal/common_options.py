@@ -1,7 +1,7 @@
 """The options --scm and --json, which most commands of `suture` have.
 
-No command declares them. `agent.cli.program` adds them to the commands. While a command runs,
-`scm_address` and `is_json` return their values.
+The commands do not declare them; `agent.cli.program` adds them to the commands. While a command
+runs, `scm_address` and `is_json` return their values.
 """
 
 import inspect
@@ -23,7 +23,7 @@ JSON: Final = Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annota
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions:
-    """The values of --scm and --json for the running command."""
+    """The values of --scm and --json of the running command."""
 
     scm: str = SCM_DEFAULT
     as_json: bool = False
@@ -36,17 +36,18 @@ _chosen: ContextVar[CommonOptions] = ContextVar(
 
 
 def scm_address() -> str:
-    """Return the address of the SCM."""
+    """Return the address of the SCM, from the option --scm."""
     return _chosen.get().scm
 
 
 def is_json() -> bool:
-    """Return whether the command prints one JSON document instead of text."""
+    """Return True if the command must print one JSON document instead of text."""
     return _chosen.get().as_json
 
 
 def with_options(run: Callable[..., Any], *options: Parameter) -> Callable[..., Any]:
-    """Return a command that also has `options`. It sets their values, then calls `run`."""
+    """Return a command that has the parameters of `run` and `options`. It stores the values of
+    `options`, then calls `run`."""
 
     @wraps(run)
     def call(**given: Any) -> Any:

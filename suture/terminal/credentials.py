@@ -1,4 +1,5 @@
-"""Credentials of commands: from options, the environment, or a file, in this order of precedence.
+"""The credentials of commands: from options, the environment or a file, in this order of
+precedence.
 
     suture --tls-certificate ann.pem --tls-key ann.key --tls-ca ca.pem status
     SUTURE_TLS_CERTIFICATE=ann.pem SUTURE_TLS_KEY=ann.key SUTURE_TLS_CA=ca.pem suture status
@@ -31,7 +32,7 @@ SYSTEM_FILE: Final = Path("/etc/suture/client.toml")
 
 @dataclass(frozen=True, slots=True)
 class CredentialOptions:
-    """Certificate files and other TLS settings of a command, from the command line or the
+    """The certificate files and the other TLS settings of a command, from the command line or the
     environment."""
 
     certificate: Path | None = None
@@ -41,7 +42,7 @@ class CredentialOptions:
     file: Path | None = None  # file with the other settings
 
     def has_files(self) -> bool:
-        """Return whether any certificate file is named."""
+        """Return True if at least one certificate file is given."""
         return any(getattr(self, name) is not None for name in FILE_NAMES)
 
 
@@ -52,18 +53,18 @@ _wanted: ContextVar[CredentialOptions] = ContextVar(
 
 
 def choose(wanted: CredentialOptions) -> None:
-    """Set the certificate files and TLS settings for all later calls of this command."""
+    """Store the certificate files and TLS settings for all later calls of this command."""
     _wanted.set(wanted)
 
 
 def is_secured() -> bool:
-    """Return whether this command uses a certificate."""
+    """Return True if this command uses a certificate."""
     return _effective().has_files()
 
 
 def security() -> "Security":
-    """Return the security of calls. Raise RefusedError if the settings or the files are invalid;
-    the error names the fault."""
+    """Return the TLS settings for calls. Raise RefusedError if the settings or the certificate
+    files are invalid."""
     from suture.wire.security.tls import files_of, load_security
 
     wanted = _effective()
@@ -72,15 +73,16 @@ def security() -> "Security":
 
 
 def connect() -> "ClusterClient":
-    """Return a client of the SCM of --scm, with the chosen certificate."""
+    """Return a client of the SCM with the address of --scm. It uses the certificate of this
+    command."""
     from suture.client.cluster_client import ClusterClient
 
     return ClusterClient(scm_address(), security=security())
 
 
 def _effective() -> CredentialOptions:
-    """Return the chosen settings. If they name no certificate file, take the certificates from the
-    settings file."""
+    """Return the settings of this command. If no certificate file is given, use those that the
+    settings file names."""
     wanted = _wanted.get()
     if wanted.has_files():
         return wanted
@@ -96,15 +98,16 @@ def _effective() -> CredentialOptions:
 
 
 def _default_file() -> Path | None:
-    """Return the user's settings file, or else the host's. Return None if neither exists, or if
-    this user has no access to it."""
+    """Return the settings file of the user, or that of the host. Return None if neither exists, or
+    if this user has no access to it."""
     home = _at_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
     candidates = (home / "suture" / "client.toml", SYSTEM_FILE)
     return next((path for path in candidates if _is_seen(path)), None)
 
 
 def _at_home(path: str) -> Path:
-    """Return a path with `~` expanded; unchanged if the home directory is unknown."""
+    """Return a path with `~` replaced by the home directory. If the home directory is unknown,
+    return the path unchanged."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -112,8 +115,7 @@ def _at_home(path: str) -> Path:
 
 
 def _is_seen(path: Path) -> bool:
-    """Return whether the file exists. A file in a directory that this user cannot search counts as
-    missing."""
+    """Return True if the file exists. Return False if this user must not search its directory."""
     try:
         return path.is_file()
     except PermissionError:

@@ -1,4 +1,4 @@
-"""Queries to one datanode, or to all datanodes concurrently."""
+"""Calls one datanode, or all datanodes at the same time."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DatanodeReply(Generic[T]):
-    """The answer of a datanode, or the error of the call. The datanode is named by its id, or by
-    the address that was called."""
+    """The response of a datanode, or the error of the call. `datanode` is the id of the datanode,
+    or the address that was called."""
 
     datanode: str
     value: T | None
@@ -35,11 +35,10 @@ class DatanodeReply(Generic[T]):
 
 
 def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str]]:
-    """Return the name and address of one datanode or of all. Raise RefusedError for an unknown
-    datanode.
+    """Return (name, address) of the given datanode, or of all datanodes if `datanode` is None.
 
-    If `datanode` is an address, it is used as given, so that no SCM is needed. The datanode returns
-    its own id; if it does not answer, the address is also the name.
+    If `datanode` is an address, it is called to get its id, so that no SCM is needed. If it does
+    not answer, the address is also the name. Raise RefusedError if the datanode is unknown.
     """
     if datanode is not None and ":" in datanode:
         try:
@@ -55,8 +54,8 @@ def nodes_of(client: ClusterClient, datanode: str | None) -> list[tuple[str, str
 def query_all(
     client: ClusterClient, nodes: list[tuple[str, str]], question: Callable[[Peer], T]
 ) -> list[DatanodeReply[T]]:
-    """Query datanodes concurrently; retry a busy datanode. An error is returned as the answer of
-    its datanode."""
+    """Call datanodes at the same time, and return their responses. A busy datanode is called again.
+    If a call fails, the reply has the error."""
 
     def ask(node: tuple[str, str]) -> DatanodeReply[T]:
         name, address = node
@@ -74,7 +73,8 @@ def query_all(
 
 
 def answered_text(answers: Sequence[DatanodeReply[T]]) -> str:
-    """Return how many datanodes answered: `3 datanodes`, or `2 of 3 datanodes`."""
+    """Return the number of datanodes that answered as text: `3 datanodes`, or `2 of 3
+    datanodes`."""
     count = sum(not answer.error for answer in answers)
     everyone = pluralize(len(answers), "datanode")
     return everyone if count == len(answers) else f"{count} of {everyone}"
@@ -83,5 +83,5 @@ def answered_text(answers: Sequence[DatanodeReply[T]]) -> str:
 def fetch_status(
     peer: Peer,
 ) -> tuple[datanode_pb2.StatusResponse, datanode_pb2.ScrubStatusResponse]:
-    """Return the status and the scans of one datanode."""
+    """Return the status of one datanode, and the status of its scans."""
     return peer.status(), peer.scrub_status()

@@ -1,4 +1,4 @@
-"""Wire messages as JSON, with 64-bit numbers as numbers."""
+"""Converts protobuf messages to JSON, with 64-bit integers as numbers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,7 +16,8 @@ LONG = frozenset({FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64}
 def print_messages(
     noun: str, columns: Sequence[str], rows: Iterable[Sequence[object]], messages: Sequence[Message]
 ) -> None:
-    """Print messages with all their fields: as a JSON list under `noun`, or `rows` as a table."""
+    """Print messages: with --json all their fields, as a list with the key `noun`, otherwise `rows`
+    as a table."""
     if is_json():
         print_json({noun: [facts(message) for message in messages]})
     else:
@@ -24,11 +25,11 @@ def print_messages(
 
 
 def facts(message: Message) -> dict[str, object]:
-    """Return a message as JSON, with 64-bit numbers as numbers.
+    """Return the fields of a message as JSON, with 64-bit integers as numbers.
 
-    Protobuf's own JSON writes 64-bit numbers as strings, for readers whose numbers are floats.
-    Sizes, times and ids are far below 2^53. Checksums are not, but readers that keep integers, such
-    as Python and jq, read them exactly.
+    Protobuf's own JSON has 64-bit integers as strings, for readers whose numbers are floats. Sizes,
+    times and ids are far below 2^53. Checksums are not, but readers with integers, such as Python
+    and jq, read them exactly.
     """
     document: dict[str, object] = MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True

@@ -1,8 +1,8 @@
-"""Lists of any length, printed page by page: the first rows appear at once, and memory use stays
-small.
+"""Prints lists of any length page by page, so that the first rows appear at once and little memory
+is used.
 
-For people, the first page is a table, and the rows of further pages follow in its columns. With
-`--json`, the document has the same form as for a short list and is written piece by piece.
+As text, the first page is a table, and the rows of further pages follow in its columns. With
+`--json`, the document has the same form as for a short list, and is written item by item.
 """
 
 import json
@@ -23,7 +23,8 @@ Row = Sequence[object]
 
 
 def print_row_pages(columns: Sequence[str], pages: Iterable[Sequence[Row]]) -> None:
-    """Print rows; a column whose name ends in `#` is a number and aligned right.
+    """Print the rows of all pages. A column whose name ends in `#` has numbers and is aligned
+    right.
 
     The columns of a page are at least as wide as those of the previous page.
     """
@@ -45,11 +46,12 @@ def print_row_pages(columns: Sequence[str], pages: Iterable[Sequence[Row]]) -> N
 
 
 def print_json_pages(name: str, pages: Iterable[Iterable[Any]]) -> None:
-    """Print `{"schema": 1, NAME: [...]}`, in the form of `print_json`.
+    """Print the items of all pages as one JSON document `{"schema": 1, NAME: [...]}`, in the format
+    of `print_json`.
 
-    Raise SutureError if the first page cannot be fetched; nothing is printed then. If a later page
-    cannot be fetched, the document ends with the key `error`, and the command exits with the exit
-    code of that error.
+    If the first page cannot be fetched, nothing is printed, and SutureError is raised. If a later
+    page cannot be fetched, the document ends with the key `error`, and the command exits with the
+    exit code of that error.
     """
     rest = iter(pages)
     first = list(next(rest, ()))

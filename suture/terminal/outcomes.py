@@ -1,5 +1,4 @@
-"""Outcomes of commands. The control plane keeps only the newest ones; they are read page by
-page."""
+"""Fetches the outcomes of commands from the control plane, which keeps only the newest ones."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -14,8 +13,8 @@ Wanted = Callable[[scm_pb2.Outcome], bool]
 def newest_outcomes(
     client: ClusterClient, is_wanted: Wanted, *, count: int = KEPT_MAX
 ) -> list[scm_pb2.Outcome]:
-    """Return up to `count` of the selected outcomes, newest first. Raise SutureError if a call
-    fails."""
+    """Return at most `count` outcomes for which `is_wanted` returns True, the newest first. Raise
+    SutureError if a call fails."""
     found: list[scm_pb2.Outcome] = []
     for page in _pages(client):
         found += filter(is_wanted, page)
@@ -25,13 +24,13 @@ def newest_outcomes(
 
 
 def outcomes_in(client: ClusterClient, container_id: int) -> list[scm_pb2.Outcome]:
-    """Return the outcomes of all commands about a container, newest first. Raise SutureError if a
-    call fails."""
+    """Return the outcomes of all commands about a container, the newest first. Raise SutureError if
+    a call fails."""
     return newest_outcomes(client, lambda outcome: outcome.status.container_id == container_id)
 
 
 def _pages(client: ClusterClient) -> Iterator[list[scm_pb2.Outcome]]:
-    """Yield pages of outcomes, newest first, until there are no older ones."""
+    """Yield lists of outcomes, the newest first, until there are no older ones."""
     oldest_id = 0
     while True:
         request = scm_pb2.ListOutcomesRequest(count=KEPT_MAX, before_command_id=oldest_id)

@@ -1,8 +1,9 @@
-"""Output of commands: tables and progress for people, one JSON document for machines.
+"""The output of commands: tables and progress as text for people, or one JSON document for
+programs.
 
-Results go to stdout; progress and errors go to stderr. Text for people goes through
-`suture.observe.terminal_escape` and is never parsed as markup, because names come from disks and
-from the wire.
+Results are printed on stdout; progress and errors are printed on stderr. Names come from disks and
+from the network. Therefore, text is escaped with `suture.observe.terminal_escape` and never parsed
+as markup.
 """
 
 import json
@@ -42,15 +43,16 @@ aside = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """Print one JSON object on stdout: the key `schema`, then the keys of `document` by name."""
+    """Print one JSON object on stdout: the key `schema`, then the keys of `document`, sorted by
+    name."""
     ordered = json.loads(json.dumps(document, sort_keys=True))
     json.dump(versioned(ordered), sys.stdout, indent=2)
     sys.stdout.write("\n")
 
 
 def print_table(table: Table) -> None:
-    """Print a table. If the terminal is too narrow, print it in parts below each other. Each part
-    begins with the columns that identify the rows."""
+    """Print a table. If the terminal is too narrow, print groups of its columns below each other.
+    Each group begins with the columns that identify the rows."""
     wide = people.options.update(width=TABLE_WIDTH_MAX)
     natural = people.measure(table, options=wide).maximum
     last = max((len(str(cell)) for cell in table.columns[-1].cells), default=0)
@@ -62,8 +64,8 @@ def print_table(table: Table) -> None:
 
 
 def parts_of(table: Table, width: int) -> list[Table]:
-    """Divide a table by columns into tables that are no wider than `width`, if possible. Each
-    begins with the columns that identify the rows."""
+    """Divide the columns of a table into several tables, which are no wider than `width` if
+    possible. Each table begins with the columns that identify the rows."""
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
     headers = [str(column.header) for column in table.columns]
     widths = [
@@ -95,18 +97,18 @@ def parts_of(table: Table, width: int) -> list[Table]:
 
 
 def print_line(text: str) -> None:
-    """Print one line; a line break in the text is printed as its code."""
+    """Print one line on stdout. A line break in the text is printed as its code."""
     people.print(printable(text), soft_wrap=True)
 
 
 def say_lines(text: str) -> None:
-    """Print lines that contain no text from disks or the wire."""
+    """Print several lines on stdout. The text must not contain names from disks or the network."""
     for line in text.split("\n"):
         print_line(line)
 
 
 def error_facts(error: SutureError) -> dict[str, object]:
-    """Return an error as JSON."""
+    """Return the fields of an error as JSON."""
     return {
         "code": error.code.value,
         "message": str(error),
@@ -116,7 +118,7 @@ def error_facts(error: SutureError) -> dict[str, object]:
 
 
 def fail(error: SutureError, *, as_json: bool) -> None:
-    """Print an error: as JSON on stdout, or as text on stderr."""
+    """Print an error: as JSON on stdout if `as_json` is True, otherwise as text on stderr."""
     if as_json:
         print_json({"error": error_facts(error)})
         return
@@ -126,7 +128,8 @@ def fail(error: SutureError, *, as_json: bool) -> None:
 
 
 def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
-    """Print an error of the command line: as JSON on stdout, or as text on stderr."""
+    """Print an error of the command line: as JSON on stdout if `as_json` is True, otherwise as text
+    on stderr."""
     if as_json:
         print_json({"error": {"code": "USAGE", "message": message, "hint": hint, "facts": {}}})
         return
@@ -135,17 +138,17 @@ def fail_usage(message: str, hint: str, *, as_json: bool) -> None:
 
 
 def complain(text: str) -> None:
-    """Print a one-line error on stderr."""
+    """Print an error on stderr, as one line."""
     aside.print(printable(text), style="bold red", soft_wrap=True)
 
 
 def print_note(text: str) -> None:
-    """Print a one-line remark on stderr."""
+    """Print a remark on stderr, as one line."""
     aside.print(printable(text), soft_wrap=True)
 
 
 def print_waiting_once(whom: str = "the control plane") -> Callable[[SutureError], None]:
-    """Return a callback that prints once on stderr why the command is waiting."""
+    """Return a function that prints on stderr why the command waits. Only its first call prints."""
     told: list[str] = []
 
     def print_once(error: SutureError) -> None:
@@ -159,12 +162,12 @@ def print_waiting_once(whom: str = "the control plane") -> Callable[[SutureError
 def print_rows(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = ""
 ) -> None:
-    """Print a table; a column whose name ends in `#` is a number, aligned right."""
+    """Print a table. A column whose name ends in `#` has numbers and is aligned right."""
     print_table(grid(title, columns, rows))
 
 
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """Return a table; a column whose name ends in `#` is a number, aligned right."""
+    """Return a table. A column whose name ends in `#` has numbers and is aligned right."""
     table = Table(
         title=Text(printable(title)) if title else None,
         title_justify="left",
@@ -183,8 +186,8 @@ def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -
 
 
 def print_list(what: str, lines: Sequence[str]) -> None:
-    """Print the first lines under a heading with their total number; --json has all lines. Print
-    nothing if there are none."""
+    """Print the heading `what` with the number of lines, and the first lines. Print nothing if
+    there are none. The option --json prints all lines."""
     if lines:
         print_line(f"{what}: {len(lines)}")
     for line in lines[:LINES_SHOWN_MAX]:
@@ -195,7 +198,8 @@ def print_list(what: str, lines: Sequence[str]) -> None:
 
 @contextmanager
 def bytes_progress(label: str, total_bytes: int) -> Iterator["Progress"]:
-    """Show a progress bar of bytes on stderr during the block; task 0 is the bar."""
+    """Show a progress bar with a number of bytes on stderr during the `with` block. The id of the
+    bar's task is 0."""
     from rich import progress  # not imported for quick answers without a bar
 
     columns = (
@@ -208,7 +212,8 @@ def bytes_progress(label: str, total_bytes: int) -> Iterator["Progress"]:
 
 @contextmanager
 def items_progress(label: str, total: int) -> Iterator["Progress"]:
-    """Show a progress bar of items on stderr during the block; task 0 is the bar."""
+    """Show a progress bar with a number of items on stderr during the `with` block. The id of the
+    bar's task is 0."""
     from rich import progress
 
     columns = progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeRemainingColumn()
@@ -230,15 +235,15 @@ def _bar(label: str, total: int, *columns: Any) -> Iterator["Progress"]:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 file`, `2 files`."""
+    """Return a number with its noun as text: `1 file`, `2 files`."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
 def checksum(value: int | None) -> str:
-    """Return a root or checksum in hex; a missing one is a dash, never zero."""
+    """Return a root or checksum as hexadecimal text; "-" if `value` is None."""
     return "-" if value is None else f"{value:016x}"
 
 
 def ago(at_ms: int) -> str:
-    """Return the time since `at_ms` in words; `never` for 0."""
+    """Return the time since `at_ms` as text, such as `5 min ago`; `never` if `at_ms` is 0."""
     return "never" if not at_ms else f"{format_duration(max(0.0, time.time() - at_ms / 1000))} ago"

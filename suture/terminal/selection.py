@@ -1,4 +1,5 @@
-"""Selection of datanodes or volumes on a command line: by id, id prefix, address or rack."""
+"""Finds the datanodes and volumes that a command line names by id, prefix of an id, address or
+rack."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
@@ -17,18 +18,20 @@ VOLUME_SIGN: Final = ":/"  # separates a datanode from the path of its volume
 
 
 def known_nodes(client: ClusterClient) -> Sequence[scm_pb2.NodeInfo]:
-    """Return the datanodes known to the SCM."""
+    """Return all datanodes that the SCM knows."""
     return client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
 
 
 def fetch_container(client: ClusterClient, container_id: int) -> scm_pb2.ContainerInfo:
-    """Return the SCM's record of one container. Raise RefusedError for an unknown one."""
+    """Return the SCM's record of one container. Raise RefusedError if the SCM does not know the
+    container."""
     request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
     return client.scm.get_container_info(request).container
 
 
 def selected(client: ClusterClient, given: list[str] | None) -> Callable[[str], bool]:
-    """Return a predicate that accepts the named datanodes, or all datanodes if none is named."""
+    """Return a function that returns True for the ids of the given datanodes, or for all ids if
+    none is given."""
     if not given:
         return lambda _: True
     return frozenset(datanode_ids(client, given)).__contains__
@@ -37,9 +40,11 @@ def selected(client: ClusterClient, given: list[str] | None) -> Callable[[str], 
 def datanode_ids(
     client: ClusterClient, given: list[str], *, may_be_gone: bool = False
 ) -> list[str]:
-    """Return the ids of the datanodes named by id, prefix, address or rack, each once.
+    """Return the ids of the datanodes that are given by id, prefix of an id, address or rack,
+    without duplicates.
 
-    With `may_be_gone`, accept an unknown id as well; the control plane then decides about it.
+    If `may_be_gone` is True, an unknown id is returned unchanged, and the control plane decides
+    about it. Otherwise, raise RefusedError for an unknown datanode.
     """
     nodes = known_nodes(client)
     found: list[str] = []
@@ -53,14 +58,14 @@ def datanode_ids(
 
 
 def datanode_id(client: ClusterClient, given: str) -> str:
-    """Return the id of the datanode with this address, id or id prefix. Raise RefusedError unless
-    exactly one matches."""
+    """Return the id of the datanode with this address, id or prefix of an id. Raise RefusedError
+    unless exactly one datanode matches."""
     return one_node(known_nodes(client), given).datanode_id
 
 
 def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
-    """Return the datanode with this address, id or id prefix. Raise RefusedError unless exactly one
-    matches."""
+    """Return the datanode with this address, id or prefix of an id. Raise RefusedError unless
+    exactly one datanode matches."""
     found = [node for node in nodes if given and given in {node.address, node.datanode_id}]
     found = found or [node for node in nodes if given and node.datanode_id.startswith(given)]
     if len(found) == 1:
@@ -73,9 +78,10 @@ def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
 def resolve_targets(
     client: ClusterClient, given: list[str]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the named datanodes, and the named volumes as (datanode, id).
+    """Return the ids of the given datanodes, and (datanode id, volume id) of the given volumes.
 
-    A volume is named by its id or a prefix of it, or as DATANODE:/its/path.
+    A volume is given by its id, a prefix of its id, or as DATANODE:/its/path. Raise RefusedError if
+    a name is unknown or ambiguous.
     """
     nodes = known_nodes(client)
     ids: list[str] = []
@@ -105,8 +111,8 @@ def resolve_targets(
 
 
 def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.NodeInfo, str]:
-    """Return the named volume and its datanode. Raise RefusedError unless exactly one volume
-    matches."""
+    """Return the datanode and the id of the given volume. Raise RefusedError unless exactly one
+    volume matches."""
     if not given.startswith("/") and VOLUME_SIGN in given:
         datanode_id, volume_id = _volume_at(nodes, given)
         return one_node(nodes, datanode_id), volume_id

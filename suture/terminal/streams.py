@@ -1,4 +1,4 @@
-"""The streams stdout and stderr of a command. They accept any text, and errors name them.
+"""Prepares stdout and stderr of a command, so that they accept any text and errors name them.
 
 Commands import this module first, so it imports little.
 """
@@ -13,11 +13,11 @@ STDOUT = "stdout"  # the stream's name in errors
 
 
 class Output(io.FileIO):
-    """The stream stdout of a command. Its errors name `stdout`, because the full disk may be the
-    one that stdout is redirected to."""
+    """The stream stdout of a command. Its errors contain the name `stdout`, because stdout may be
+    redirected to a full disk."""
 
     def write(self, data: Any) -> int:  # a buffer
-        """Write some of the data. Raise an OSError that names `stdout`."""
+        """Write some of the data. Raise an OSError with the file name `stdout` if this fails."""
         try:
             return super().write(data)
         except OSError as error:
@@ -28,9 +28,9 @@ class Output(io.FileIO):
 def open_outputs() -> None:
     """Make stdout and stderr accept any text.
 
-    A closed stream becomes /dev/null. A character that the terminal's encoding lacks is printed as
-    its code. stdout writes each text completely even under `PYTHONUNBUFFERED`, where Python's own
-    stream would lose the end of a file.
+    A closed stream is replaced by /dev/null. A character that the terminal's encoding lacks is
+    printed as its code. stdout writes each text completely even under `PYTHONUNBUFFERED`, with
+    which Python's own stream would lose the end of a file.
     """
     open_standard_streams()
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,5 @@
-"""Help by task: a group lists its commands under their tasks, each with a whole sentence."""
+"""Formats the help of a group of commands: the commands are listed by task, each with a
+sentence."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +9,7 @@ from typer.core import TyperGroup
 from suture.terminal.command_help import HelpSections
 
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
-"""Names of the help option in every program; operators also type -h."""
+"""The names of the help option in every program."""
 
 OTHERS: Final = "Other commands"
 TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
@@ -38,7 +39,8 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
 
 
 def sections(group: str, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the commands of a group by task; commands without a task are included."""
+    """Return the names of a group's commands by task. Commands without a task have a section of
+    their own."""
     found = {
         task: [name for name in known if name in names]
         for task, known in TASKS.get(group, {}).items()
@@ -50,10 +52,10 @@ def sections(group: str, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 class TaskGroup(HelpSections, TyperGroup):
-    """A group of commands. Its help has sections, and a complete sentence for each command."""
+    """A group of commands whose help lists the commands by task, each with a complete sentence."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # click's, inside typer
-        """Write every command below its task."""
+        """Write a section with the commands of each task."""
         known = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         shown = {name: command for name, command in known.items() if command and not command.hidden}
         for task, names in sections(ctx.info_name or "", list(shown)).items():
@@ -62,6 +64,6 @@ class TaskGroup(HelpSections, TyperGroup):
 
 
 def _sentence(command: Any) -> str:
-    """Return the first paragraph of a command's help, in one line."""
+    """Return the first paragraph of a command's help as one line."""
     text = (command.help or "").partition("\f")[0].strip()
     return " ".join(text.partition("\n\n")[0].split())

@@ -1,4 +1,4 @@
-"""Time options in readable form: 90s, 5m, 12h, 7d, 1d12h; a bare number is seconds."""
+"""Options for times such as 90s, 5m, 12h, 7d or 1d12h. A number without a unit means seconds."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,8 +16,8 @@ DAY_S: Final = 86_400
 def duration(
     *names: str, text: str, min_s: float = 0.0, shown: str | bool = True
 ) -> Any:  # a typer option
-    """Return an option whose value is a time in seconds. The last names are deprecated aliases;
-    `shown` is the default in readable form."""
+    """Return a typer option whose value is a time in seconds. `text` is its help, and `shown` the
+    default as text."""
 
     def parsed(given: object) -> float:
         try:

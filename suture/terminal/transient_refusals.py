@@ -1,4 +1,4 @@
-"""Retries of requests that a datanode or the SCM refuses only temporarily."""
+"""Retries requests that a datanode or the SCM refuses only temporarily."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
@@ -10,8 +10,8 @@ from suture.wire.clients.channel import PATIENCE_S, retry_while
 THE_SCM: Final = "the control plane"
 BUSY: Final = frozenset({Code.BUSY, Code.SAFE_MODE})
 TRANSIENT: Final = BUSY | {Code.UNAVAILABLE}
-"""Codes of refusals of single items that may soon change. If a whole call fails with UNAVAILABLE,
-it is not retried if it changes something, because the server may have carried it out."""
+"""Codes of a refusal of a single item that may be temporary. If a complete call that changes
+something fails with UNAVAILABLE, it is not retried, because the server may have carried it out."""
 ITEM_FIELDS: Final = ("container_ids", "datanode_ids", "rows")  # list fields of SCM requests
 
 T = TypeVar("T")
@@ -24,8 +24,8 @@ def until_free(
     codes: Collection[Code] = BUSY,
     timeout_s: float = PATIENCE_S,
 ) -> T:
-    """Return the answer of a datanode or of the SCM. Retry while it refuses with one of `codes`;
-    print once that the command is waiting."""
+    """Call `question`, which calls a datanode or the SCM, and return its result. Retry while it
+    fails with one of `codes`. Print once on stderr that the command waits for `whom`."""
     return retry_while(
         question,
         codes=codes,
@@ -36,10 +36,11 @@ def until_free(
 
 
 def until_decided(submit: Callable[[Any], T], request: Any) -> T:
-    """Return the SCM's answer to a request about several containers, datanodes or rows of a plan.
+    """Submit a request about several containers, datanodes or rows of a plan to the SCM, and return
+    the answer.
 
     Items that the SCM refuses temporarily are submitted again, without the other items. If such an
-    item is still refused after `PATIENCE_S`, the answer contains its last refusal.
+    item is still refused after `PATIENCE_S` seconds, the answer has its last refusal.
     """
     answer: Any = None
     left: list[int] = []
@@ -73,7 +74,7 @@ def until_decided(submit: Callable[[Any], T], request: Any) -> T:
 
 
 class _TransientRefusal(UnavailableError):
-    """Raised to retry a request of which the SCM temporarily refuses some items."""
+    """Raised to retry a request, because the SCM refuses some of its items temporarily."""
 
     def __init__(self, decisions: Sequence[Any], left: Sequence[int]) -> None:
         first = decisions[left[0]]
@@ -91,7 +92,8 @@ def _item_count(request: Any) -> int:
 
 
 def _part(request: Any, indexes: Sequence[int]) -> Any:
-    """Return a copy of a request with only the items at `indexes` and their fingerprints."""
+    """Return a copy of a request with only the items at the positions `indexes`, and their
+    fingerprints."""
     part = type(request)()
     part.CopyFrom(request)
     for name in (*ITEM_FIELDS, "worlds"):
@@ -103,7 +105,7 @@ def _part(request: Any, indexes: Sequence[int]) -> Any:
 
 
 def _decisions(answer: Any) -> Sequence[Any]:
-    """Return the decisions in an answer, one per item; an empty list if the request has no
+    """Return the decisions in an answer, one per item. Return an empty list if the request has no
     items."""
     decisions: Sequence[Any] = getattr(answer, "decisions", ())
     return decisions or getattr(answer, "containers", ())

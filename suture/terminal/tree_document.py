@@ -1,11 +1,11 @@
-"""Trees as JSON, with checksums in hex."""
+"""Converts parts of a tree to JSON, with checksums as hexadecimal text."""
 
 from merkle.tree import Leaf, Tree
 from suture.terminal.output import checksum
 
 
 def block_facts(tree: Tree, index: int) -> dict[str, object]:
-    """Return a block of a tree, or its tombstone, as JSON."""
+    """Return the block or tombstone at the position `index` of a tree as JSON."""
     return {
         "block_id": int(tree.block_ids[index]),
         "checksum": checksum(int(tree.block_checksums[index])),
@@ -15,7 +15,7 @@ def block_facts(tree: Tree, index: int) -> dict[str, object]:
 
 
 def leaf_facts(leaf: Leaf) -> dict[str, object]:
-    """Return a leaf (the checksum of a chunk in a tree) as JSON."""
+    """Return a leaf, which has the checksum of a chunk in a tree, as JSON."""
     return {
         "offset": leaf.offset,
         "length_bytes": leaf.length_bytes,

@@ -1,4 +1,4 @@
-"""Options shared by many commands."""
+"""Creates typer options and arguments, and declares those that many commands have."""
 
 from typing import Annotated, Any, Final
 
@@ -6,18 +6,18 @@ import typer
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """Return an option with a value, for `Annotated`. `text` is its help. Without `names`, its name
-    is that of the parameter."""
+    """Return a typer option that has a value, for use in `Annotated`. `text` is its help. Without
+    `names`, the option has the name of the parameter."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
 def flag(text: str, *names: str, **more: Any) -> Any:
-    """Return an option without a value, for `Annotated`. `text` is its help."""
+    """Return a typer option without a value, for use in `Annotated`. `text` is its help."""
     return typer.Option(*names, help=text, **more)
 
 
 def argument(metavar: str, text: str, **more: Any) -> Any:
-    """Return an argument, for `Annotated`. `text` is its help."""
+    """Return a typer argument for use in `Annotated`. `text` is its help."""
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
@@ -32,7 +32,7 @@ PlanArgument = Annotated[
 
 
 def version_flag(program: str) -> Any:  # a typer option
-    """Return the option `--version` of a program."""
+    """Return the option `--version` of a program, which prints the version and exits."""
 
     def print_version(wanted: bool) -> None:
         if wanted:

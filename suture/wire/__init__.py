@@ -1,1 +1,2 @@
-"""The wire between processes: messages, their conversion, clients, servers and certificates."""
+"""The communication between processes: messages, their conversion, clients, servers and
+certificates."""

@@ -1,1 +1,1 @@
-"""Stripes of erasure-coded blocks: cells are read from several shards, or computed."""
+"""Reads the stripes of erasure-coded blocks: cells are read from several shards, or computed."""

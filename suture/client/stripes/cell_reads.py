@@ -1,7 +1,7 @@
-"""Reads of cells from one source: many small cells in one call, large cells in one call each.
+"""Reads cells from one datanode: many small cells in one call, and each large cell in its own call.
 
 A container may have a million small blocks, each with a small cell in each shard. A call for each
-small cell would cost more than the cell itself.
+small cell would cost more than the transfer of the cell.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from suture.errors import Code, RefusedError, SutureError, UnavailableError
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ReplicaPeer
 
 CellKey = tuple[BlockId, int]
-"""Key of a cell: the id of its block, and the offset of its chunk."""
+"""Identifies a cell by the id of its block and the offset of its chunk."""
 
 
 @dataclass(slots=True)
 class CellAnswers:
-    """The answers of one datanode to requests for cells. A cell that is in neither dictionary was
+    """The cells and errors that one datanode returned. If a cell is in neither dictionary, it was
     not requested, because an earlier request got no answer."""
 
     cells: dict[CellKey, bytes] = field(default_factory=dict)
@@ -28,11 +28,11 @@ class CellAnswers:
 def read_cells(
     peer: ReplicaPeer, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
 ) -> CellAnswers:
-    """Read cells from one source. Return the data or the error of each cell; a cell whose
-    description differs from the one in `asked` is an error.
+    """Read cells from one datanode. Return the data or the error of each cell.
 
-    Several cells are requested in one call. Cells that are missing in its answer are requested
-    again one by one, to get the error of each cell.
+    If the description of a cell differs from the one in `asked`, the cell is an error. Several
+    cells are requested in one call. Cells that are missing in the response are requested again one
+    by one, to get the error of each cell.
     """
     answers = CellAnswers()
     chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}

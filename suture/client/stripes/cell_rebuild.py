@@ -1,14 +1,14 @@
-"""Computation of lost shards' cells and blocks from the remaining shards.
+"""Computes the cells and blocks of lost shards from the remaining shards.
 
 A stripe is checked in three ways:
 
 1. Every cell that was read matches the checksums in its block record.
-2. A cell that was read is recomputed from the computed cells and compared.
+2. One cell that was read is computed from the other cells and compared.
 3. All cells together match the stripe checksum that the writer recorded, if there is one.
 
-If only check 3 fails, some source has wrong bytes with matching checksums. The rebuilder then reads
-the other cells of the stripe. It identifies the wrong shard and leaves it out. If it cannot
-identify that shard, it refuses to compute the stripe.
+If only check 3 fails, a source has wrong bytes with matching checksums. The other cells of the
+stripe are then read, to identify the wrong shard, which is ignored. If it cannot be identified, the
+stripe is not computed, and an error is raised.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,17 +29,18 @@ Made = dict[int, tuple[ChunkInfo, memoryview]]
 
 
 class CellRebuilder:
-    """Computes the cells of the shards `wanted` (indexes) from the cells of other shards."""
+    """Computes the cells of the shards with the indexes `wanted` from the cells of other shards."""
 
     def __init__(self, sources: RebuildSources, wanted: Collection[int]) -> None:
         self._sources = sources
         self._wanted = frozenset(wanted)
 
     def made(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]) -> Made:
-        """Return the wanted cells of a stripe, without those that the group does not have.
+        """Return the wanted cells of a stripe with their descriptions, by shard index. Empty cells
+        are omitted.
 
-        A wanted cell that was read is used unchanged, because another datanode has the same shard.
-        Raise RefusedError if cells are wrong and the wrong ones cannot be identified.
+        If a wanted cell was read, it is returned unchanged, because another datanode has the same
+        shard. Raise RefusedError if cells are wrong and the wrong ones cannot be identified.
         """
         cells, made = self.complete(agreed, stripe, cells)
         style, offset = style_of(agreed, stripe), stripe * self._sources.scheme.cell_bytes
@@ -50,8 +51,8 @@ class CellRebuilder:
     def complete(
         self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, bytes]
     ) -> tuple[Mapping[int, bytes], Made]:
-        """Return the verified cells that were read, and the computed cells. Cells that are proven
-        wrong are removed from the former.
+        """Return the cells that were read, and the computed cells. Cells that are proven wrong are
+        omitted.
 
         Raise RefusedError if cells are wrong and the wrong ones cannot be identified.
         """
@@ -71,10 +72,12 @@ class CellRebuilder:
         return cells, made
 
     def _computed(self, agreed: RebuildableGroup, stripe: int, cells: Mapping[int, Cell]) -> Made:
-        """Compute the missing wanted cells. If the writer recorded a stripe checksum, also compute
-        the cells of shards that no source has, because the checksum covers all cells. Cells that a
-        source has need not be computed for this, because their checksums are in its block
-        records."""
+        """Compute the wanted cells that were not read.
+
+        If the writer recorded a stripe checksum, also compute the cells of shards that no source
+        has, because the checksum covers all cells. Cells that a source has need not be computed for
+        this, because the block record of the source has their checksums.
+        """
         group, scheme = agreed.group, self._sources.scheme
         computed = set(self._wanted)
         if agreed.stripe_checksums:
@@ -89,7 +92,8 @@ class CellRebuilder:
 
 
 class BlockBuilder:
-    """The block of a lost shard while it is rebuilt. The caller appends the computed chunks."""
+    """The block of a lost shard while it is rebuilt. The caller appends the computed chunks to
+    `chunks`."""
 
     def __init__(self, agreed: RebuildableGroup, index: int) -> None:
         self.chunks: list[ChunkInfo] = []
@@ -104,17 +108,18 @@ class BlockBuilder:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the block has all of its chunks."""
+        """True if all chunks of the block were appended."""
         end = self.chunks[-1].end if self.chunks else 0
         return end == self._shard_bytes
 
     def block(self) -> BlockData:
-        """Return the block record to commit with the last chunk."""
+        """Return the record of the block, which is committed with the last chunk."""
         return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
 
 
 def stripes_of(agreed: RebuildableGroup, indexes: Collection[int]) -> list[int]:
-    """Return the stripes of a group in which one of these shards has a cell."""
+    """Return the numbers of the stripes of a block group in which one of the shards `indexes` has a
+    cell."""
     group = agreed.group
     return [
         stripe
@@ -124,8 +129,11 @@ def stripes_of(agreed: RebuildableGroup, indexes: Collection[int]) -> list[int]:
 
 
 def _is_recorded(agreed: RebuildableGroup, stripe: int, made: Made) -> bool:
-    """Return False if the cells do not match the stripe checksum that the writer recorded. Return
-    True if they match, if no checksum was recorded, or if a cell for the comparison is missing."""
+    """Return False if the cells do not match the stripe checksum that the writer recorded.
+
+    Return True if they match, if no checksum was recorded, or if a cell for the comparison is
+    missing.
+    """
     chunks = {
         index: made[index][0] if index in made else agreed.chunk(index, stripe)
         for index in agreed.group.indexes(stripe)

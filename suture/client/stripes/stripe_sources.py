@@ -1,12 +1,12 @@
-"""The remaining shards as the sources of a reconstruction, read cell by cell.
+"""Reads the cells of stripes from the remaining shards of a container.
 
-A cell that is damaged in one source is read from another source, or computed. A source that
-returned wrong cells is asked after the other sources, but is not dropped, because a stripe may need
-its cells.
+If a cell is damaged in one source (a datanode with a shard), it is read from another source, or
+computed. A source that returned wrong cells is asked after the other sources. It is not dropped,
+because a stripe may need its cells.
 
-The reader does not wait for a slow answer while another source can answer. It uses the first
-`data_count` cells that arrive. Two datanodes may have the same shard, each with cells that the
-other has lost. Small cells of consecutive stripes are read in one call.
+If a source is slow, the reader also asks another source. It uses the first `data_count` cells that
+arrive. Two datanodes may have the same shard, each with cells that the other has lost. Small cells
+of consecutive stripes are read in one call.
 """
 
 import heapq
@@ -45,7 +45,7 @@ Listed = tuple[BlockId, Mapping[int, BlockData | None]]
 
 @dataclass(slots=True)
 class RebuildSource:
-    """A shard that may be read, and the faults of its datanode so far."""
+    """A shard on a datanode from which cells may be read, and the faults of the datanode so far."""
 
     shard: ShardLocation
     peer: ReplicaPeer
@@ -57,15 +57,16 @@ class RebuildSource:
     dropped: SutureError | None = None
 
     def rank(self, length_bytes: int) -> tuple[object, ...]:
-        """Return the sort key of a source. Sources with healthy replicas come first, then those
-        with fewer faults, then those with shorter cells (`length_bytes`)."""
+        """Return the sort key of a source. Sources with healthy replicas come first, then sources
+        with fewer faults, then sources with shorter cells. `length_bytes` is the length of the
+        cell."""
         demerits = self.strike_count + DEMERIT_SLOW * self.slow_count
         return (not self.is_healthy, demerits, length_bytes, self.shard.index)
 
 
 @dataclass(slots=True)
 class PendingStripe:
-    """A stripe of a block: the cells received, and the calls in flight."""
+    """A stripe of a block that is being read: the received cells, and the calls in flight."""
 
     agreed: RebuildableGroup
     stripe: int
@@ -78,7 +79,8 @@ class PendingStripe:
 
 @dataclass(eq=False)
 class RebuildSources:
-    """The shards from which one reconstruction reads. Used by the coordinating thread only."""
+    """The shards from which one block group or container is reconstructed. Only one thread uses the
+    object."""
 
     container_id: ContainerId
     scheme: Scheme
@@ -101,12 +103,11 @@ class RebuildSources:
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
-        """Ask every source for its replica. Raise UnavailableError if fewer than `data_count`
-        shards can be read.
+        """Ask every source for the state of its replica.
 
         If the index of a shard is 0 (unknown), it becomes the index that the datanode reports.
-        Cells of an UNHEALTHY replica are used only if no other source has them, and only if they
-        verify.
+        Cells of an UNHEALTHY replica are used only if no other source has them, and if they match
+        their checksums. Raise UnavailableError if fewer than `data_count` shards can be read.
         """
         asked = [(shard, dial(shard)) for shard in shards]
         answers = [
@@ -124,8 +125,8 @@ class RebuildSources:
         self.require()
 
     def _admit(self, source: RebuildSource, report: Any, states: frozenset[ReplicaState]) -> None:
-        """Add a source. Raise RefusedError unless its replica is the expected shard and in one of
-        `states`."""
+        """Add a source. Raise RefusedError if its replica is not the expected shard, or is not in
+        one of `states`."""
         state = codec.parse_state(report.state, "answer.replica.state")
         [index] = self.scheme.checked([report.replica_index])
         if source.shard.index not in {0, index}:
@@ -145,7 +146,7 @@ class RebuildSources:
 
     @property
     def live_sources(self) -> dict[int, RebuildSource]:
-        """The best available source of each shard index."""
+        """The best available source of each shard, by shard index."""
         return {
             index: next(one for one in sources if one.dropped is None)
             for index, sources in self._sources.items()
@@ -154,11 +155,11 @@ class RebuildSources:
 
     @property
     def _askable(self) -> list[RebuildSource]:
-        """Return all available sources; several of them may have the same shard."""
+        """All available sources. Several of them may have the same shard."""
         return [one for many in self._sources.values() for one in many if one.dropped is None]
 
     def require(self) -> None:
-        """Raise UnavailableError if fewer shards than `data_count` have an available source."""
+        """Raise UnavailableError if fewer than `data_count` shards have an available source."""
         if len(self.live_sources) < self.scheme.data_count:
             raise self._shortage(
                 f": {len(self.live_sources)} of the {self.scheme.data_count} sources "
@@ -166,8 +167,11 @@ class RebuildSources:
             )
 
     def require_answers(self, orphans: Mapping[int, str]) -> None:
-        """Raise UnavailableError if a shard does not answer, because that shard may have the
-        missing data of the blocks in `orphans`."""
+        """Raise UnavailableError if a shard does not answer.
+
+        `orphans` has the blocks that are in too few shards. The silent shard may have their missing
+        data.
+        """
         silent = sorted((self._unreached | self._sources.keys()) - self.live_sources.keys())
         if silent:
             block_id, why = next(iter(orphans.items()))
@@ -175,7 +179,7 @@ class RebuildSources:
             raise self._shortage(f", block {block_id}: {why}, and shard {named} does not answer")
 
     def _shortage(self, what: str) -> UnavailableError:
-        """Return the error for a container that cannot be rebuilt because too many sources fail."""
+        """Return the error for a container that cannot be read, because too many sources fail."""
         is_silent = self._unreached or any(
             source.silent_count for many in self._sources.values() for source in many
         )
@@ -192,12 +196,12 @@ class RebuildSources:
     # Lists of blocks.
 
     def blocks(self) -> Iterator[Listed]:
-        """Yield every block that any source lists, in ascending order. With each block id comes a
-        mapping of each shard index to the block of its best source, or to None if no source lists
-        the block.
+        """Yield every block that a source lists, in ascending order of the ids.
 
-        Lists are read page by page, so the lists of ten sources with half a million blocks are
-        never in memory at once.
+        An item is a pair (block id, mapping). The mapping has, for each shard index, the record of
+        the block in the best source, or None if no source of the shard lists the block. The lists
+        are read page by page, because the lists of ten sources with half a million blocks do not
+        fit into memory.
         """
         streams = [self._blocks_of(source) for source in self._askable]
         merged = heapq.merge(*streams, key=lambda item: item[0])  # best source first for equal ids
@@ -216,8 +220,8 @@ class RebuildSources:
             self._drop(source, error)
 
     def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
-        """Return the record of one block in each shard, by shard index. The record comes from the
-        best source that has the block; it is None if no source of the shard has the block."""
+        """Return the record of one block in each shard, by shard index. The record is from the best
+        source that has the block, or None if no source of the shard has it."""
         known: dict[int, BlockData | None] = dict.fromkeys(self.live_sources)
         for source, answer in self._answers(block_id):
             index = source.shard.index
@@ -231,7 +235,8 @@ class RebuildSources:
     def _answers(
         self, block_id: BlockId
     ) -> Iterator[tuple[RebuildSource, BlockData | SutureError]]:
-        """Ask all sources for a block concurrently; yield each source with its answer or error."""
+        """Ask all sources for the record of a block at the same time. Yield each source with the
+        record or the error."""
         asked = [
             (source, self.executor.submit(source.peer.block, self.container_id, block_id))
             for source in self._askable
@@ -243,9 +248,11 @@ class RebuildSources:
                 yield source, error
 
     def deletion_text(self, block_id: BlockId) -> str:
-        """Return a text that names the datanodes that no longer have a block, if too few shards are
-        left to compute the block. Return "" otherwise. Sources that do not answer count as having
-        the block."""
+        """Return a text that names the datanodes that no longer have a block, if too few shards
+        have it to compute it.
+
+        Return "" otherwise. A source that does not answer counts as having the block.
+        """
         lacking = {
             source.shard.datanode_id
             for source, answer in self._answers(block_id)
@@ -261,9 +268,11 @@ class RebuildSources:
         return f"{', '.join(sorted(lacking))} have it no longer"
 
     def challenge_missing(self, block_id: BlockId) -> None:
-        """Request a proof of the block from each source that does not list it. If the source's tree
-        contains the block, the request makes the datanode scan its replica
-        (`agent.services.proof_handlers`)."""
+        """Ask each source that does not list the block for a proof that it has the block.
+
+        The proofs are ignored. If the tree of a source contains the block, the request makes the
+        datanode scan its replica (`agent.services.proof_handlers`).
+        """
         for index, block in self.block(block_id).items():
             for source in self._sources[index] if block is None else ():
                 if isinstance(source.peer, ChunkProver):
@@ -276,16 +285,21 @@ class RebuildSources:
     def stripes(
         self, agreed: RebuildableGroup, wanted: Iterable[int]
     ) -> Iterator[tuple[int, dict[int, bytes]]]:
-        """Yield the wanted stripes of a block, each with enough cells to compute all others."""
+        """Yield (number of the stripe, cells by shard index) for each wanted stripe of a block. The
+        cells are enough to compute all others."""
         for reading in self.prefetch((agreed, stripe) for stripe in wanted):
             yield reading.stripe, self.finish(reading)
 
     def prefetch(
         self, wanted: Iterable[tuple[RebuildableGroup, int]], *, count: int = 0
     ) -> Iterator[PendingStripe]:
-        """Yield the given stripes, of any blocks, in order, with their requests in flight. The
-        caller calls `finish` for each. Some stripes are requested ahead. `count` is the number of
-        cells to request of each stripe, as in `begin`."""
+        """Yield the stripes in `wanted` in order, while cells of the following stripes are
+        requested.
+
+        Each item of `wanted` is a pair (block group, number of the stripe). The caller must call
+        `finish` for each yielded stripe. `count` is the number of cells to request of each stripe,
+        as in `begin`.
+        """
         under_way: deque[list[PendingStripe]] = deque()
         bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # per source
         for together in grouped(wanted, self._room_for):
@@ -296,16 +310,18 @@ class RebuildSources:
             yield from under_way.popleft()
 
     def _room_for(self, wanted: tuple[RebuildableGroup, int]) -> int:
-        """Return the bytes that a stripe takes up in one message of a source. If a source returns
-        only single cells, return the maximum, because each cell then needs its own call in its own
-        thread."""
+        """Return the number of bytes that a stripe needs in one message of a source.
+
+        If a source can return only single cells, return the maximum, because each cell then needs
+        its own call in its own thread.
+        """
         is_alone = not all(source.gives_several for source in self._askable)
         return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
 
     def begin(self, agreed: RebuildableGroup, stripe: int, *, count: int = 0) -> PendingStripe:
-        """Request `count` cells of a stripe (0 = `data_count`), from the best sources first.
+        """Request `count` cells of a stripe from the best sources; 0 = `data_count`.
 
-        A cell that the group does not have is empty and is not requested.
+        A cell that the block group does not have is empty and is not requested.
         """
         [reading] = self._begin_all([(agreed, stripe)], count)
         return reading
@@ -313,8 +329,8 @@ class RebuildSources:
     def _begin_all(
         self, stripes: Sequence[tuple[RebuildableGroup, int]], count: int
     ) -> list[PendingStripe]:
-        """Begin several stripes. If a source can return several cells in one call, request its
-        cells of all these stripes in one call."""
+        """Begin to read several stripes. If a source can return several cells in one call, its
+        cells of all these stripes are requested in one call."""
         begun: list[PendingStripe] = []
         asked: defaultdict[str, list[tuple[RebuildSource, PendingStripe]]] = defaultdict(list)
         for agreed, stripe in stripes:
@@ -335,7 +351,8 @@ class RebuildSources:
         return begun
 
     def finish(self, reading: PendingStripe) -> dict[int, bytes]:
-        """Return the verified cells. If a source fails or is slow, ask another source.
+        """Wait for the cells of a stripe and return them, verified. If a source fails or is slow,
+        ask another source.
 
         Raise UnavailableError if `wanted_count` cells cannot be read.
         """
@@ -357,8 +374,8 @@ class RebuildSources:
         return reading.cells
 
     def finish_all(self, reading: PendingStripe) -> dict[int, bytes]:
-        """Return all readable cells. Raise UnavailableError if fewer than `data_count` can be
-        read."""
+        """Wait for all requested cells of a stripe, and return the readable ones. Raise
+        UnavailableError if fewer than `data_count` can be read."""
         reading.wanted_count = self.scheme.data_count
         while reading.pending:
             done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
@@ -386,7 +403,8 @@ class RebuildSources:
         self._request_from_next(reading)
 
     def _request_from_next(self, reading: PendingStripe) -> bool:
-        """Ask the best remaining source for this stripe. Return False if no source remains."""
+        """Request a cell of this stripe from the best source that was not asked yet. Return False
+        if there is none."""
         source = self._chosen(reading)
         if source is None:
             return False
@@ -394,8 +412,8 @@ class RebuildSources:
         return True
 
     def _chosen(self, reading: PendingStripe) -> RebuildSource | None:
-        """Return the best remaining source for this stripe and mark it as asked; None if there is
-        none."""
+        """Return the best source that was not asked for this stripe yet, and record it as asked.
+        Return None if there is none."""
         agreed, stripe = reading.agreed, reading.stripe
         candidates = [
             source
@@ -414,7 +432,7 @@ class RebuildSources:
         return source
 
     def _request_cells(self, source: RebuildSource, wanted: Sequence[PendingStripe]) -> None:
-        """Request the source's cells of these stripes in one call."""
+        """Request the cells of these stripes from one source in one call."""
         chunks = [
             (one.agreed.block_id, one.agreed.chunk(source.shard.index, one.stripe))
             for one in wanted
@@ -426,8 +444,11 @@ class RebuildSources:
             self._shared.add(future)
 
     def _note_slow(self, reading: PendingStripe) -> bool:
-        """For each source with a call in flight, ask another source for the stripe, and rank the
-        slow source lower from now on. Return whether another source was asked."""
+        """Ask another source in place of each source that has not answered. Return True if another
+        source was asked.
+
+        The slow sources have a lower rank from then on.
+        """
         asked_count = 0
         for future, source in list(reading.pending.items()):
             if not self._request_from_next(reading):
@@ -444,9 +465,11 @@ class RebuildSources:
     def judged(
         self, agreed: RebuildableGroup, stripe: int, proof: Proof | None
     ) -> tuple[StripeVerdict, dict[int, bytes]]:
-        """Read all readable cells of a stripe and judge them. Return the verdict, and the cells
-        without those proven wrong. The check is needed because a cell can be wrong although it
-        matches its checksums."""
+        """Read all readable cells of a stripe, and determine which of them are wrong.
+
+        Return the result, and the cells without those that are proven wrong. The check is needed
+        because a cell can be wrong although it matches its checksums.
+        """
         reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
         cells = self.finish_all(reading)
         verdict = judge_stripe(agreed.group, stripe, cells, proof)

@@ -1,1 +1,1 @@
-"""Clients of the gRPC services: channels, datanodes as peers, the control plane."""
+"""Clients of the gRPC services of datanodes and of the control plane."""

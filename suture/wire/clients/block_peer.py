@@ -1,8 +1,8 @@
-"""Client of a datanode that reads and writes blocks.
+"""Client that reads and writes the blocks of a datanode.
 
-The client does not trust answers. The codec checks every answer, and chunk data is checked against
-the window checksums in the same answer before it is returned. `suture.wire.clients.peer` adds the
-calls of peers and operators, which need the columns of trees.
+The client does not trust the responses. Every response is validated, and the data of a chunk is
+compared with the window checksums in the same response before it is returned.
+`suture.wire.clients.peer` adds the calls for peers and operators, which need numpy.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,7 +44,7 @@ BLOCKS_MAX: Final = 1_000_000  # maximum number of blocks in a container whose b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTimeouts:
-    """Deadlines of the calls to one peer."""
+    """Timeouts of the calls to a datanode, in seconds."""
 
     call_s: float = 10.0
     tree_s: float = 60.0
@@ -52,22 +52,23 @@ class PeerTimeouts:
 
 
 class NodeAddress(Protocol):
-    """A datanode's id and address; several messages of the control plane have both."""
+    """The id and the address of a datanode. Several messages of the control plane have both."""
 
     @property
     def datanode_id(self) -> str:
-        """The datanode's id; empty if the id is unknown, for instance if an operator gave only an
-        address."""
+        """Id of the datanode. It is empty if the id is unknown, for instance if an operator gave
+        only an address."""
         ...
 
     @property
     def address(self) -> str:
-        """HOST:PORT of the datanode's service."""
+        """HOST:PORT at which the datanode serves calls."""
         ...
 
 
 class Endpoint(NamedTuple):
-    """A datanode whose address did not come from a message of the control plane."""
+    """The id and the address of a datanode, from another source than a message of the control
+    plane."""
 
     datanode_id: str
     address: str
@@ -75,7 +76,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(slots=True)
 class TransferCost:
-    """Number of bytes received in calls. Only the calling thread uses it."""
+    """Counts the bytes that calls receive. Only one thread may use the object."""
 
     tree_bytes: int = 0
     data_bytes: int = 0
@@ -92,7 +93,8 @@ class BlockPeer:
         timeouts: PeerTimeouts | None = None,
         security: Security = LOOPBACK_ONLY,
     ) -> None:
-        """If `datanode_id` is given, a datanode with another id at `address` refuses each call."""
+        """Create a client for the datanode at `address`. If `datanode_id` is given and the datanode
+        at `address` has another id, it refuses each call."""
         self.address = address
         self._party = f"the datanode at {address}"
         self._timeouts = timeouts or PeerTimeouts()
@@ -109,7 +111,7 @@ class BlockPeer:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; running calls fail with UnavailableError(CANCELLED)."""
+        """Close the connection. Running calls raise UnavailableError(CANCELLED)."""
         self._channel.close()
 
     # Data.
@@ -117,21 +119,25 @@ class BlockPeer:
     def block(
         self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
-        """Return the metadata of one committed block."""
+        """Return the metadata of one committed block. Raise SutureError if the datanode does not
+        have it."""
         [block] = self._block_results(container_id, [block_id], meter)
         if isinstance(block, SutureError):
             raise block
         return block
 
     def blocks_of(self, container_id: ContainerId) -> list[BlockData]:
-        """Return the metadata of all blocks, in the order of their ids."""
+        """Return the metadata of all blocks of a container, in the order of their ids."""
         return list(self.each_block(container_id))
 
     def named_blocks(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
-        """Return metadata for as many of the blocks `block_ids` as the peer returns in one call.
-        Blocks that the peer refuses are left out."""
+        """Return the metadata of the blocks `block_ids`, by id.
+
+        A block is missing in the result if the datanode refuses it, or if the response of one call
+        cannot have all blocks.
+        """
         results = self._block_results(container_id, block_ids)
         return {block.block_id: block for block in results if isinstance(block, BlockData)}
 
@@ -141,7 +147,8 @@ class BlockPeer:
         block_ids: Sequence[BlockId],
         meter: TransferCost | None = None,
     ) -> Iterator[BlockData | SutureError]:
-        """Yield the metadata of each requested block, or the error for it."""
+        """Yield the metadata of each requested block, or the error that the datanode returned for
+        it."""
         asked = [_key(container_id, block_id) for block_id in block_ids]
         answer: pb.GetBlocksResponse = self._call(
             self.stub.GetBlocks, pb.GetBlocksRequest(block_ids=asked)
@@ -159,7 +166,8 @@ class BlockPeer:
             yield block
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, in the order of their ids, page by page."""
+        """Yield the metadata of all blocks of a container, in the order of their ids. Each call
+        returns one page."""
         start = count = last = 0
         while True:
             request = pb.ListBlocksRequest(container_id=container_id, start_local_id=start)
@@ -184,10 +192,11 @@ class BlockPeer:
         offset: int,
         meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, verified against the window checksums in the answer.
+        """Return one chunk and its data, which was compared with the window checksums in the
+        response.
 
-        Raise RefusedError(CHECKSUM_MISMATCH) if they do not match. For a chunk of type NONE, only
-        the length is checked.
+        Raise RefusedError(CHECKSUM_MISMATCH) if they do not match. For a chunk with the checksum
+        type NONE, only the length is compared.
         """
         key = _key(container_id, block_id)
         request = pb.ReadChunkRequest(block_id=key, offset=offset)
@@ -201,8 +210,11 @@ class BlockPeer:
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Return as many of the chunks as the peer returns in one call, by block and offset. Their
-        bytes are verified against the window checksums in the answer."""
+        """Return chunks with their data, by (block id, offset), from one call.
+
+        A chunk is missing in the result if one response cannot have all chunks, or if its data does
+        not match the window checksums in the response.
+        """
         request = pb.ReadChunksRequest(
             container_id=container_id,
             chunks=[pb.ChunkKey(local_id=block_id, offset=offset) for block_id, offset in keys],
@@ -219,13 +231,13 @@ class BlockPeer:
         *,
         patience_s: float | None = None,
     ) -> Iterator[tuple[int, Data]]:
-        """Yield the verified parts of a block with their offsets, from the chunk that contains the
-        byte at `offset` to the end.
+        """Yield (offset, data) for the verified parts of a block, beginning with the chunk that has
+        the byte at `offset`.
 
         `end` is the expected end of the block, and no part extends beyond it. A short remainder is
-        requested as one message; the wait for it is at most `patience_s`. For a longer remainder,
-        the datanode starts sending at once, ahead of the reader. Errors are those of `read_chunk`,
-        raised when the first part is taken.
+        requested as one message, for which the client waits at most `patience_s` seconds. For a
+        longer remainder, the datanode starts to send at once, ahead of the reader. Errors are those
+        of `read_chunk`. They are raised when the first part is requested.
         """
         request = pb.ReadBlockRequest(block_id=_key(container_id, block_id), offset=offset)
         if end - offset <= SMALL_BYTES_MAX:
@@ -260,7 +272,8 @@ class BlockPeer:
         return parts()
 
     def begin_blocks(self, messages: Iterator[bytes], timeout_s: float) -> Any:
-        """Start a call that writes new blocks, as encoded `NewBlocks`; return the call's future.
+        """Start a call that writes new blocks, and return its future. `messages` are encoded
+        `NewBlocks`.
 
         A thread of gRPC iterates over `messages` until the call ends.
         """
@@ -283,7 +296,7 @@ def _metered(
 
 
 def check_count(results: Sequence[object], asked: Sequence[object]) -> None:
-    """Raise RefusedError unless an answer has one result for each requested item."""
+    """Raise RefusedError if a response does not have one result for each requested item."""
     if len(results) != len(asked):
         raise codec.malformed("answer", f"has {len(results)} of {len(asked)} results")
 

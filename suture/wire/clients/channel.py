@@ -1,7 +1,7 @@
-"""Channels and calls: the common way to open a channel, to set a deadline, and to retry a call.
+"""Opens gRPC channels, and makes calls with a timeout, with retries and with Suture's errors.
 
-Every call has a deadline. A call is retried before its deadline if it is idempotent and the answer
-was "try again later". Errors of calls are `SutureError`s.
+Every call has a timeout. A call may be retried before its timeout if it is idempotent and the
+server may be available again. Errors of calls are `SutureError`s.
 """
 
 import random
@@ -32,7 +32,7 @@ RETRY_WAIT_S: Final = 0.05
 UPLOAD_POLL_S: Final = 0.2
 RETRY_WAIT_S_MAX: Final = 1.0
 RESTART_PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""The longest pauses of a client between attempts to reach datanodes that may be restarting."""
+"""The maximum pauses in seconds before a client again calls datanodes that may be restarting."""
 assert sum(RESTART_PAUSES_S) / 2 > RECONNECT_MS_MAX / 1000, "the last attempt connects again"
 PATIENCE_S: Final = 120.0  # for a control plane restart: start, and 3 slow heartbeats
 
@@ -42,23 +42,25 @@ T = TypeVar("T")
 
 
 class ChannelClosed(UnavailableError):
-    """This process has closed the connection. Calls over it are not retried."""
+    """Raised for a call over a connection that this process has closed. Such a call is not
+    retried."""
 
     def __init__(self) -> None:
         super().__init__(Code.UNAVAILABLE, "the connection was closed")
 
 
 class DatanodesSilent(UnavailableError):
-    """Data cannot be read, and at least one datanode that should have it did not answer."""
+    """Raised if data cannot be read, and at least one datanode that should have the data did not
+    answer."""
 
 
 Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 
 
 def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Channel:
-    """Return a channel to `address`. The channel connects on first use and detects a dead peer.
+    """Return a gRPC channel to `address`. It connects on first use, and detects a dead server.
 
-    Raise RefusedError(INVALID_CONFIG) if plaintext is not allowed, or the address is invalid.
+    Raise RefusedError(INVALID_CONFIG) if the address is invalid, or if plaintext is not allowed.
     """
     check_address(address)
     options = [
@@ -82,7 +84,8 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
 
 
 def check_address(address: str) -> None:
-    """Raise RefusedError if an address has no host or no port; gRPC would use port 443."""
+    """Raise RefusedError if an address is not HOST:PORT. Without this check, gRPC would use port
+    443 for an address without a port."""
     host, _, port = address.rpartition(":")
     is_port = port.isdecimal() and int(port) <= PORT_MAX
     if is_port and host and not host.endswith(":") and "/" not in host:
@@ -101,9 +104,10 @@ def check_address(address: str) -> None:
 def call(
     method: Method, request: Any, *, timeout_s: float, party: str = ""
 ) -> Any:  # the method's answer
-    """Call a method that returns one answer. Raise SutureError if the call fails.
+    """Call a method that returns one response, and return the response. Raise SutureError if the
+    call fails.
 
-    `party` names the called process, for errors that gRPC itself makes, such as a refused
+    `party` names the called process in errors that gRPC itself creates, such as a refused
     connection.
     """
     try:
@@ -113,8 +117,7 @@ def call(
 
 
 def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
-    """Convert the failure of a call into the error for the caller. The error's cause is the
-    failure."""
+    """Convert the failure of a call to a SutureError, whose cause is the failure."""
     error: SutureError = ChannelClosed()  # gRPC raises ValueError for a closed channel
     if isinstance(failure, grpc.RpcError):
         error = error_from(failure, party)
@@ -123,10 +126,10 @@ def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
 
 
 def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
-    """Start a call that returns a stream of answers, and return the stream. To cancel the call,
-    leave the context early.
+    """Start a call that returns a stream of responses, and return an iterator of the responses.
 
-    The peer starts sending at once, as far ahead as gRPC's window allows.
+    The server starts to send at once, as far ahead as gRPC's window allows. If the iterator is
+    closed before its end, the call is cancelled.
     """
     try:
         answers = method(request, timeout=timeout_s, metadata=carried())
@@ -145,8 +148,7 @@ def _messages(answers: Any) -> Iterator[Any]:
 
 
 def start_call(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
-    """Start a call without waiting for its answer. Raise UnavailableError if the channel is
-    closed."""
+    """Start a call, and return its future. Raise UnavailableError if the channel is closed."""
     try:
         return method.future(  # type: ignore[attr-defined]
             request, timeout=timeout_s, metadata=carried()
@@ -162,8 +164,8 @@ def upload(
     timeout_s: float,
     must_end: Callable[[], bool],
 ) -> Any:  # the method's answer
-    """Send a stream of messages and return the answer. Cancel the call soon after `must_end`
-    returns True.
+    """Call a method with a stream of messages, and return its response. Cancel the call soon after
+    `must_end` returns True.
 
     A thread of gRPC iterates over `requests`. Raise SutureError if the call fails.
     """
@@ -184,7 +186,7 @@ def upload(
 
 
 def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
-    """Return whether an item arrives within `timeout_s`."""
+    """Return True if an item arrives in the queue within `timeout_s` seconds."""
     try:
         queue.get(timeout=timeout_s)
     except Empty:
@@ -195,7 +197,7 @@ def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
 def call_again(
     method: Method, request: Any, *, timeout_s: float, party: str = ""
 ) -> Any:  # the method's answer
-    """Call an idempotent method that returns one answer, with the retries of `call_with_retry`.
+    """Call an idempotent method that returns one response, with the retries of `call_with_retry`.
     Raise SutureError if the last attempt fails."""
     began_s = time.monotonic()
     try:
@@ -209,11 +211,8 @@ def call_again(
 
 
 def call_with_retry(work: Callable[[], T], *, timeout_s: float) -> T:
-    """Return the result of `work`. Retry it a few times if the peer is unavailable, until
-    `timeout_s`.
-
-    `work` must be idempotent.
-    """
+    """Call `work`, which must be idempotent, and return its result. If the server is unavailable or
+    busy, retry a few times until `timeout_s` seconds have passed."""
     began_s = time.monotonic()
     try:
         return work()
@@ -222,7 +221,8 @@ def call_with_retry(work: Callable[[], T], *, timeout_s: float) -> T:
 
 
 def _repeated(error: SutureError, work: Callable[[], T], left_s: float) -> T:
-    """Retry `work` after a failed first attempt and return its result."""
+    """Retry `work` after its first attempt has failed with `error`, and return its result. Raise
+    `error` if a retry is not useful."""
     if not _is_worth_repeating(error):
         raise error
     failures = [error]
@@ -251,10 +251,10 @@ def retry_while(
     timeout_s: float = PATIENCE_S,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return the result of `work`. Retry it while it fails with one of `codes`.
+    """Call `work` and return its result. Retry while it fails with one of `codes`.
 
-    The pauses are those of `call_with_retry`. `waits` receives the first failure. Raise the last
-    failure after `timeout_s`, or soon after `must_end` returns True.
+    The pauses are those of `call_with_retry`. `waits` is called with the first failure. Raise the
+    last failure after `timeout_s` seconds, or soon after `must_end` returns True.
     """
     import tenacity
 
@@ -279,15 +279,17 @@ def retry_while(
 
 
 def restart_pauses() -> Iterator[float]:
-    """Yield the maximum pause in seconds before each attempt to reach datanodes that may be
-    restarting. Stop early when the attempts have taken as long as all pauses together: if a host is
-    down, each call lasts until its deadline."""
+    """Yield the maximum pause in seconds before each new call of datanodes that may be restarting.
+
+    If a host is down, each call takes until its timeout. Therefore, the generator ends when the
+    calls have taken as long as all pauses together.
+    """
     deadline_s = time.monotonic() + sum(RESTART_PAUSES_S)
     yield from takewhile(lambda _: time.monotonic() < deadline_s, RESTART_PAUSES_S)
 
 
 def pause(longest_s: float) -> None:
-    """Sleep for between half of `longest_s` and all of it."""
+    """Sleep for a random time between half of `longest_s` seconds and `longest_s` seconds."""
     time.sleep(random.uniform(longest_s / 2, longest_s))  # noqa: S311 - jitter, not a secret
 
 
@@ -296,7 +298,7 @@ def _is_worth_repeating(error: BaseException) -> bool:
 
 
 def _may_end(error: BaseException, codes: Collection[Code]) -> bool:
-    """Return whether a call over this connection may succeed later: the error's code is in `codes`,
+    """Return True if a later call over this connection may succeed: the error's code is in `codes`,
     and this process has not closed the connection."""
     return (
         isinstance(error, UnavailableError)

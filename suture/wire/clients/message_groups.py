@@ -1,4 +1,4 @@
-"""Division of items into groups, each small enough for one call or one change."""
+"""Divides items into groups that are small enough for one call or one change."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def grouped(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield items in order, in groups that fit into one message of `ReadChunks`."""
+    """Yield the items in order, in groups that fit into one message of `ReadChunks`."""
     return in_groups(items, size_bytes, GROUP_BYTES_MAX, GROUP_COUNT_MAX)
 
 
@@ -21,8 +21,8 @@ def in_groups(
     weight_max: int,
     count_max: int = sys.maxsize,
 ) -> Iterator[list[T]]:
-    """Yield items in order, in groups with a maximum weight and count. An item that exceeds the
-    maximum weight forms a group of its own."""
+    """Yield the items in order, in groups with a maximum total weight and a maximum number of
+    items. An item that is heavier than the maximum is a group of its own."""
     group: list[T] = []
     total = 0
     for item in items:

@@ -1,7 +1,7 @@
-"""Client of a datanode, for its peers and for operators.
+"""Client of a datanode for its peers and for operators.
 
-The client does not trust answers. The codec checks every answer, and chunk data is checked against
-the window checksums in the same answer before it is returned.
+The client does not trust the responses. Every response is validated, and the data of a chunk is
+compared with the window checksums in the same response before it is returned.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,19 +37,20 @@ T = TypeVar("T")
 
 
 class Peer(BlockPeer, ShardWriter):
-    """Client with all calls of one datanode. The connection is opened on first use. Thread-safe."""
+    """Client for all calls of one datanode. The connection is opened on first use. Thread-safe."""
 
     # Trees.
 
     def summary(self, container_id: ContainerId, meter: TransferCost | None = None) -> TreeSummary:
-        """Return the summary of the peer's tree."""
+        """Return the summary of the datanode's tree of a container."""
         request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.ROOT)
         return self._hashes(request, tree_pages.read_summary, meter)
 
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, U64s]:
-        """Return the summary, and the checksum of each range that begins at one of `starts`."""
+        """Return the summary of the tree, and the checksum of each range of block ids. `starts` has
+        the first id of each range."""
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.RANGES, range_starts=starts.tolist()
         )
@@ -61,7 +62,8 @@ class Peer(BlockPeer, ShardWriter):
         ranges: Sequence[BlockRange] = (),
         meter: TransferCost | None = None,
     ) -> BlockRows:
-        """Return a row per block and tombstone in `ranges`; without `ranges`, all rows."""
+        """Return the id and the checksum of each block in `ranges`, and whether the block is
+        deleted. If `ranges` is empty, return those of all blocks."""
         request = pb.GetContainerHashesRequest(
             container_id=container_id,
             level=pb.BLOCKS,
@@ -72,7 +74,8 @@ class Peer(BlockPeer, ShardWriter):
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, Tree]:
-        """Return the summary, and the tree of the blocks `block_ids`, which must not be empty."""
+        """Return the summary of the tree, and a tree with only the blocks `block_ids`, which must
+        not be empty."""
         assert len(block_ids) > 0, "no ids would mean all blocks"
         request = pb.GetContainerHashesRequest(
             container_id=container_id, level=pb.CHUNKS, block_ids=block_ids.tolist()
@@ -80,7 +83,8 @@ class Peer(BlockPeer, ShardWriter):
         return self._hashes(request, tree_pages.read_tree, meter)
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
-        """Return the peer's whole tree."""
+        """Return the complete tree of a container. Raise RefusedError if its root differs from the
+        root in the summary."""
         request = pb.GetContainerHashesRequest(container_id=container_id, level=pb.CHUNKS)
         summary, tree = self._hashes(request, tree_pages.read_tree, meter)
         if tree.root != summary.root:
@@ -97,8 +101,8 @@ class Peer(BlockPeer, ShardWriter):
         read: Callable[[Iterator[pb.HashesPage]], T],
         meter: TransferCost | None,
     ) -> T:
-        """Request pages of a tree, pass them to `read`, and return its result. Retry if the call
-        fails."""
+        """Request the pages of a tree, pass them to `read`, and return the result. If the call
+        fails, retry."""
 
         def ask() -> T:
             return read(self._pages(request, meter))
@@ -117,8 +121,12 @@ class Peer(BlockPeer, ShardWriter):
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
     ) -> list[bytes | SutureError]:
-        """Return the peer's keyed hash, or its error, of each (block, offset, nonce). The peer
-        reads the chunks to compute the hashes."""
+        """Request a proof for each (block id, offset, nonce) in `asked`: the hash of the chunk with
+        the nonce as key.
+
+        The datanode reads the chunks to compute the hashes. Return the hash of each chunk, or the
+        error that the datanode returned for it.
+        """
         request = pb.ProveChunksRequest(
             container_id=container_id,
             chunks=[
@@ -139,7 +147,8 @@ class Peer(BlockPeer, ShardWriter):
     def prove_replica(
         self, request: pb.ProveReplicaRequest, timeout_s: float
     ) -> tuple[TreeSummary, pb.ReplicaProof]:
-        """Return the peer's proof of a replica. The peer may have to read the whole replica."""
+        """Request a proof that the datanode has a replica. Return the summary of its tree, and the
+        proof. The datanode may have to read the complete replica."""
         proof: pb.ReplicaProof | None = None
         for message in stream(self.stub.ProveReplica, request, timeout_s=timeout_s):
             if message.HasField("proof"):
@@ -151,9 +160,10 @@ class Peer(BlockPeer, ShardWriter):
     def import_container(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> pb.ImportContainerResponse:
-        """Push a replica as encoded `ImportPart`s. Cancel the call when `must_end` returns True.
+        """Send a replica to the datanode as encoded `ImportPart`s. Cancel the call when `must_end`
+        returns True.
 
-        The call is not retried. The target deletes an interrupted import.
+        The call is not retried. The datanode deletes the data of an interrupted call.
         """
         answer: pb.ImportContainerResponse = upload(
             self.stub.ImportContainer, parts, timeout_s=timeout_s, must_end=must_end
@@ -163,19 +173,19 @@ class Peer(BlockPeer, ShardWriter):
     # Replicas and their state.
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the datanode's report of its replica."""
+        """Return the datanode's report about its replica of a container."""
         request = pb.GetContainerRequest(container_id=container_id)
         answer: pb.GetContainerResponse = self._call(self.stub.GetContainer, request)
         return answer.replica
 
     def replicas(self, start: int = 0) -> pb.ListContainersResponse:
-        """Return one page of the datanode's replicas."""
+        """Return one page of the datanode's replicas, beginning with the container id `start`."""
         request = pb.ListContainersRequest(start_container_id=start)
         answer: pb.ListContainersResponse = self._call(self.stub.ListContainers, request)
         return answer
 
     def findings(self, container_id: ContainerId) -> list[pb.Finding]:
-        """Return the unresolved findings of one replica; with id 0, of all replicas."""
+        """Return the unresolved findings of one replica; of all replicas if `container_id` is 0."""
         found: list[pb.Finding] = []
         request = pb.ListFindingsRequest(container_id=container_id)
         while True:
@@ -188,28 +198,29 @@ class Peer(BlockPeer, ShardWriter):
             request = pb.ListFindingsRequest(start_container_id=answer.next_container_id)
 
     def history(self, container_id: ContainerId) -> list[pb.HistoryEntry]:
-        """Return the replica's history, oldest entry first."""
+        """Return the history of a replica, the oldest entry first."""
         request = pb.ListHistoryRequest(container_id=container_id)
         answer: pb.ListHistoryResponse = self._call(self.stub.ListHistory, request)
         return list(answer.entries)
 
     def changes(self, since_ms: int) -> pb.ListChangesResponse:
-        """Return the newest changes on the datanode since an instant."""
+        """Return the newest changes on the datanode since `since_ms`."""
         request = pb.ListChangesRequest(since_ms=since_ms)
         answer: pb.ListChangesResponse = self._call(self.stub.ListChanges, request)
         return answer
 
     def audit(self, request: container_pb2.ListAuditRequest) -> container_pb2.ListAuditResponse:
-        """Return the audit log's newest lines about commands of people on this datanode."""
+        """Return the newest lines of the datanode's audit log about commands of people."""
         answer: container_pb2.ListAuditResponse = self._call(self.stub.ListAudit, request)
         return answer
 
     def scan(
         self, container_id: ContainerId, *, queue: bool = False, full_speed: bool = False
     ) -> Iterator[pb.ScanProgress]:
-        """Scan the whole replica now; the last message has the result.
+        """Scan a complete replica now, and yield the progress. The last message has the result.
 
-        With `queue`, only queue the scan. With `full_speed`, the scan does not yield to clients.
+        If `queue` is True, the scan is only queued. If `full_speed` is True, the scan does not slow
+        down for clients.
         """
         request = pb.ScanContainerRequest(
             container_id=container_id, queue=queue, full_speed=full_speed
@@ -225,8 +236,12 @@ class Peer(BlockPeer, ShardWriter):
         waits: Callable[[SutureError], None] = lambda _: None,
         timeout_s: float = PATIENCE_S,
     ) -> pb.ScanResult:
-        """Return the result of a scan of the replica. Retry while the datanode or the container is
-        busy. `waits` receives the first refusal."""
+        """Scan a complete replica now, and return the result. Retry while the datanode or the
+        container is busy.
+
+        `progress` is called with each message about the progress, and `waits` with the first
+        refusal.
+        """
 
         def once() -> pb.ScanResult:
             for step in self.scan(container_id, full_speed=full_speed):
@@ -246,11 +261,13 @@ class Peer(BlockPeer, ShardWriter):
         )
 
     def sample(self, request: pb.SampleChunksRequest) -> Iterator[pb.SampleProgress]:
-        """Count chunks, or read a random sample of them; the last message has the result."""
+        """Count the chunks of the datanode, or read a random sample of them. Yield the progress;
+        the last message has the result."""
         yield from stream(self.stub.SampleChunks, request, timeout_s=SAMPLE_TIMEOUT_S)
 
     def trust(self, request: pb.TrustReplicaRequest) -> pb.TrustReplicaResponse:
-        """Make the replica equal to a trusted one, or return the changes that this would make."""
+        """Make the replica equal to the replica that an operator trusts, or return the changes that
+        this would cause."""
         answer: pb.TrustReplicaResponse = call(
             self.stub.TrustReplica, request, timeout_s=SCAN_TIMEOUT_S
         )
@@ -262,22 +279,23 @@ class Peer(BlockPeer, ShardWriter):
         return answer
 
     def scrub_status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
-        """Return the progress of the background scans, and the last full passes if requested."""
+        """Return the progress of the background scans. If `with_last_pass` is True, also return the
+        last full passes."""
         request = pb.ScrubStatusRequest(with_last_pass=with_last_pass)
         answer: pb.ScrubStatusResponse = self._call(self.stub.ScrubStatus, request)
         return answer
 
     def control_scrub(self, request: pb.ControlScrubRequest) -> pb.ScrubStatusResponse:
-        """Pause, resume or cancel background scans; return their progress."""
+        """Pause, resume or cancel background scans. Return their progress."""
         answer: pb.ScrubStatusResponse = self._call(self.stub.ControlScrub, request)
         return answer
 
     def control_volume(self, request: pb.ControlVolumeRequest) -> pb.ControlVolumeResponse:
-        """Set the mode of a volume, or add a volume; return all volumes."""
+        """Set the mode of a volume, or add a volume. Return all volumes."""
         answer: pb.ControlVolumeResponse = self._call(self.stub.ControlVolume, request)
         return answer
 
     def list_disks(self) -> pb.ListDisksResponse:
-        """Return the reports of a datanode's disks and its kernel."""
+        """Return what the disks of the datanode and its kernel report about faults."""
         answer: pb.ListDisksResponse = self._call(self.stub.ListDisks, pb.ListDisksRequest())
         return answer

@@ -1,8 +1,8 @@
-"""The methods of a datanode that its peers need, independent of the datanode's protocol.
+"""The calls of a datanode that its peers need, for Suture's datanodes and for those of Ozone.
 
 Suture's datanodes (`suture.wire.clients.peer.Peer`) have all of them. Ozone's datanodes
-(`ozone.clients.peer.OzonePeer`) have no calls for several items. Each method raises SutureError if
-the call fails.
+(`ozone.clients.peer.OzonePeer`) have no calls for several items at a time. Each method raises
+SutureError if the call fails.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from suture.wire.v1 import container_pb2
 
 
 class ReplicaPeer(Protocol):
-    """A datanode with a readable replica, or with a readable shard of one."""
+    """A datanode with a replica or a shard that can be read."""
 
     @property
     def address(self) -> str:
@@ -36,7 +36,8 @@ class ReplicaPeer(Protocol):
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, U64s]:
-        """Return the summary, and the checksum of each range that begins at one of `starts`."""
+        """Return the summary of the tree, and the checksum of each range of block ids. `starts` has
+        the first id of each range."""
         ...
 
     def blocks(
@@ -45,13 +46,14 @@ class ReplicaPeer(Protocol):
         ranges: Sequence[BlockRange] = (),
         meter: TransferCost | None = None,
     ) -> BlockRows:
-        """Return a row per block and tombstone in `ranges`; without `ranges`, all rows."""
+        """Return the id and the checksum of each block in `ranges`, and whether the block is
+        deleted. If `ranges` is empty, return those of all blocks."""
         ...
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, Tree]:
-        """Return the summary, and the tree of the blocks `block_ids`."""
+        """Return the summary of the tree, and a tree with only the blocks `block_ids`."""
         ...
 
     def tree(self, container_id: ContainerId, meter: TransferCost | None = None) -> Tree:
@@ -65,8 +67,8 @@ class ReplicaPeer(Protocol):
         ...
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks in the order of their ids. The caller may take any
-        time."""
+        """Yield the metadata of all blocks of a container, in the order of their ids. The caller
+        may take any time between two items."""
         ...
 
     def read_chunk(
@@ -76,40 +78,41 @@ class ReplicaPeer(Protocol):
         offset: int,
         meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, verified against the window checksums in the answer."""
+        """Return one chunk and its data, which was compared with the window checksums in the
+        response."""
         ...
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the datanode's report of its replica: state, index, and the commit id that it
-        claims."""
+        """Return the datanode's report about its replica: the state, the index and the commit
+        id."""
         ...
 
 
 @runtime_checkable
 class BatchReplicaPeer(Protocol):
-    """A datanode that serves several blocks or chunks in one call."""
+    """A datanode that returns several blocks or chunks in one call."""
 
     def named_blocks(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> Mapping[BlockId, BlockData]:
-        """Return metadata for as many of the blocks `block_ids` as the peer can return in one
-        call."""
+        """Return the metadata of the blocks `block_ids`, by id. Blocks that do not fit into one
+        response are missing in the result."""
         ...
 
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> Mapping[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Return as many of the chunks as the peer can return in one call, by block and offset.
-        Their bytes are verified against the window checksums in the answer."""
+        """Return chunks with their verified data, by (block id, offset). Chunks that do not fit
+        into one response, or do not match their checksums, are missing in the result."""
         ...
 
 
 class ShardPeer(ReplicaPeer, Protocol):
-    """A datanode that also accepts writes of a shard."""
+    """A datanode to which a shard can be written."""
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of
-        this container."""
+        """Create a shard in the state RECOVERING. Raise RefusedError if the datanode already has a
+        replica of the container."""
         ...
 
     def write_cell(
@@ -121,35 +124,37 @@ class ShardPeer(ReplicaPeer, Protocol):
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell; commit its block if the cell completes it."""
+        """Write a cell. If it is the last cell of its block, `commit` is the block to commit;
+        otherwise None."""
         ...
 
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit complete small blocks. The shard must have none of them."""
+        """Write and commit complete small blocks. The shard must not have any of them."""
         ...
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, which makes it a replica; return its state."""
+        """Close a shard, which makes it a replica. Return its state."""
         ...
 
     def delete_shard(self, container_id: ContainerId) -> None:
-        """Delete an abandoned shard."""
+        """Delete a shard whose reconstruction was abandoned."""
         ...
 
 
 DialShard: TypeAlias = Callable[[ShardLocation], ShardPeer]
-"""Function that returns the connection to the datanode of a shard, for a reconstruction."""
+"""A function that returns a client for the datanode of a shard."""
 
 
 @runtime_checkable
 class ChunkProver(Protocol):
-    """A peer that proves, with a keyed hash of the bytes, that it has a chunk."""
+    """A datanode that can prove with a keyed hash that it has the data of a chunk."""
 
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
     ) -> list[bytes | SutureError]:
-        """Return the keyed hash, or the error, of each (block, offset, nonce). The hash covers the
-        chunk and the nonce. Raise SutureError if the call fails."""
+        """Request a proof for each (block id, offset, nonce) in `asked`: the hash of the chunk with
+        the nonce as key. Return the hash of each chunk, or its error. Raise SutureError if the call
+        fails."""
         ...

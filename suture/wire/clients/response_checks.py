@@ -1,8 +1,8 @@
-"""Verification of received blocks before their use.
+"""Verifies received blocks before they are used.
 
-Each function raises RefusedError(CHECKSUM_MISMATCH) if bytes do not match the checksums in the
-same response, one per `bytes_per_checksum`. It raises RefusedError(MALFORMED_REQUEST) if messages
-contradict each other.
+Each function raises RefusedError(CHECKSUM_MISMATCH) if the data does not match the checksums in the
+same response. It raises RefusedError(MALFORMED_REQUEST) if the messages of a response are
+inconsistent.
 """
 
 from collections.abc import Collection, Iterator
@@ -26,7 +26,7 @@ SMALL_BYTES_MAX: Final = 1024**2  # maximum bytes of a block that datanodes send
 
 
 def assemble_chunk(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkInfo, bytes]:
-    """Return the chunk at `offset` and its bytes, whose length and checksums have been verified."""
+    """Return the chunk at `offset` and its data, after a check of the length and the checksums."""
     first = next(pieces, None)
     if first is None or not first.HasField("chunk"):
         raise codec.malformed("answer", "does not begin with the chunk")
@@ -50,8 +50,8 @@ def assemble_chunk(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple
 def parse_chunks(
     answer: pb.ReadChunksResponse, asked: Collection[tuple[BlockId, int]]
 ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-    """Return the requested chunks that arrived intact, by block and offset. The caller requests
-    the missing chunks one by one, and so gets their errors."""
+    """Return the requested chunks whose data matches their checksums, by (block id, offset). The
+    caller requests the missing chunks one by one, to get their errors."""
     found: dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]] = {}
     for served in answer.chunks:
         with suppress(RefusedError):
@@ -64,8 +64,8 @@ def parse_chunks(
 
 
 def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
-    """Yield the chunks in one complete message, each with its offset. No chunk extends beyond
-    `end`."""
+    """Yield (offset, data) for each verified chunk in one message that has all chunks. No chunk
+    extends beyond `end`."""
     chunks, expected_bytes = [], 0
     for item in answer.chunks:
         chunk = _due(item, end)
@@ -83,8 +83,8 @@ def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, D
 
 
 def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tuple[int, Data]]:
-    """Yield verified data with its offset as soon as whole windows of a chunk have arrived. No
-    chunk extends beyond `end`."""
+    """Yield (offset, data) of a stream, as soon as complete windows of a chunk have arrived and are
+    verified. No chunk extends beyond `end`."""
     chunk: ChunkInfo | None = None
     waiting: list[Data] = []  # data of an incomplete window
     at, waiting_bytes = 0, 0  # offset and size of the waiting data
@@ -116,7 +116,8 @@ def parts_as_they_come(answers: Iterator[BlockPiece], end: int) -> Iterator[tupl
 
 
 def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
-    """Return the chunk in a message. Raise RefusedError if it extends beyond the block's end."""
+    """Convert the message of a chunk. Raise RefusedError if the chunk extends beyond the block's
+    end."""
     chunk = codec.parse_chunk(message, "answer.chunk")
     if chunk.end > end:
         raise RefusedError(
@@ -127,11 +128,10 @@ def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
 
 
 def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False) -> None:
-    """Raise RefusedError if a chunk's bytes, from the window at `start` on, do not match their
-    checksums.
+    """Raise RefusedError if the data of a chunk does not match its checksums.
 
-    By default many windows are checked at once, as in scans (ADR 0011). With `each`, windows are
-    checked one by one, for data that will be written.
+    `data` begins at the window at `start`. By default, many windows are compared at once, as in
+    scans (ADR 0011). If `each` is True, each window is compared, for data that will be written.
     """
     if chunk.checksum_type is ChecksumType.NONE:
         return

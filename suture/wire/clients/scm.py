@@ -1,6 +1,6 @@
-"""Client of the SCM, for datanodes, clients and operators.
+"""Client of the SCM for datanodes, clients and operators.
 
-The methods take and return protobuf messages, because a second model of them would only add
+The methods take and return protobuf messages. Other classes for the same data would only add
 maintenance.
 """
 
@@ -28,12 +28,13 @@ Answer = TypeVar("Answer")
 
 
 class ScmCall(Generic[Request, Answer]):
-    """A call of the SCM without retries."""
+    """A method of `ScmClient` that makes one call to the SCM, without retries."""
 
     _call = staticmethod(call)
 
     def __init__(self, rpc: str, timeout_s: float = 0.0) -> None:
-        """Describe the RPC `rpc`. If `timeout_s` is 0, the client's timeout applies."""
+        """Create the method for the RPC with the name `rpc`. If `timeout_s` is 0, the timeout of
+        the client is used."""
         self._rpc = rpc
         self._timeout_s = timeout_s
 
@@ -55,7 +56,8 @@ class ScmCall(Generic[Request, Answer]):
 
 
 class RetriedCall(ScmCall[Request, Answer]):
-    """A call of the SCM with retries. It must have the same effect if it runs twice."""
+    """A method of `ScmClient` that makes a call to the SCM with retries. The RPC must be
+    idempotent."""
 
     _call = staticmethod(call_again)
 
@@ -92,8 +94,8 @@ class ScmClient:
         *,
         waits: Callable[[SutureError], None] = lambda _: None,
     ) -> pb.ExportSnapshotResponse:
-        """Make the SCM write a snapshot of its state, and return its response. Retry while the SCM
-        is writing another snapshot. `waits` receives the first refusal."""
+        """Make the SCM write a snapshot of its state, and return the response. Retry while the SCM
+        is writing another snapshot. `waits` is called with the first refusal."""
 
         def once() -> pb.ExportSnapshotResponse:
             answer: pb.ExportSnapshotResponse = call(
@@ -104,7 +106,7 @@ class ScmClient:
         return retry_while(once, codes={Code.BUSY}, must_end=lambda: False, waits=waits)
 
     def show_deletions(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
-        """Return the keys that would be deleted, without deleting them."""
+        """Return the keys that a delete would remove. No key is deleted."""
         assert request.dry_run, "a delete is not repeated"
         answer: pb.DeleteKeysResponse = call_again(
             self.stub.DeleteKeys, request, timeout_s=self.timeout_s, party=self.party

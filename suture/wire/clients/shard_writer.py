@@ -1,7 +1,8 @@
-"""Calls with which the coordinator of a reconstruction writes a shard to a datanode.
+"""The calls with which a reconstruction writes a shard to a datanode.
 
-The coordinator creates the shard in state RECOVERING, writes its cells, and closes it. No call in
-this module is retried, because the coordinator handles writes whose answers were lost.
+The coordinator of the reconstruction creates the shard in the state RECOVERING, writes its cells,
+and closes it. No call in this module is retried, because the coordinator handles writes whose
+responses were lost.
 """
 
 from collections.abc import Sequence
@@ -17,18 +18,18 @@ WRITE_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built before the answer
 
 WholeBlock: TypeAlias = tuple[BlockData, bytes]
-"""A block, and the concatenated data of its chunks from byte 0 on."""
+"""A block, and the concatenated data of all its chunks."""
 
 
 class ShardWriter:
-    """The calls of a peer that write shards. `stub` is the service of the peer, whose `WriteBlocks`
-    takes encoded messages."""
+    """The calls of a datanode's client that write shards. `stub` must be the datanode's service,
+    whose `WriteBlocks` accepts encoded messages."""
 
     stub: Stub
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of
-        this container."""
+        """Create a shard in the state RECOVERING. Raise RefusedError if the datanode already has a
+        replica of the container."""
         request = datanode_pb2.CreateContainerRequest(
             container_id=container_id, replica_index=index, state=container_pb2.RECOVERING
         )
@@ -43,7 +44,8 @@ class ShardWriter:
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell; commit its block if the cell completes it."""
+        """Write a cell. If it is the last cell of its block, `commit` is the block to commit;
+        otherwise None."""
         request = datanode_pb2.WriteChunkRequest(
             block_id=container_pb2.BlockId(
                 container_id=container_id, local_id=block_id, replica_index=index
@@ -58,7 +60,7 @@ class ShardWriter:
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit complete small blocks. The shard must have none of them."""
+        """Write and commit complete small blocks. The shard must not have any of them."""
         new = [
             new_blocks_message.new_block_message(
                 container_pb2.BlockId(
@@ -77,7 +79,7 @@ class ShardWriter:
         call(self.stub.WriteBlocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, which makes it a replica; return its state."""
+        """Close a shard, which makes it a replica. Return its state."""
         request = datanode_pb2.CloseContainerRequest(
             container_id=container_id, bcsid=bcsid, force=True
         )
@@ -85,6 +87,6 @@ class ShardWriter:
         return codec.parse_state(answer.replica.state, "answer.replica.state")
 
     def delete_shard(self, container_id: ContainerId) -> None:
-        """Delete an abandoned shard."""
+        """Delete a shard whose reconstruction was abandoned."""
         request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
         call(self.stub.DeleteContainer, request, timeout_s=WRITE_TIMEOUT_S)

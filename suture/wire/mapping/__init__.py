@@ -1,1 +1,1 @@
-"""Conversion of wire messages, files and errors to values and back."""
+"""Converts messages, files and errors to values and back."""

@@ -1,7 +1,7 @@
-"""The addressee of a call: the caller names a datanode's id, and the called datanode checks it.
+"""Checks that a call has reached the datanode that the caller intended.
 
-An address does not identify a datanode. After a reinstallation, behind NAT, or with one `advertise`
-copied to two hosts, another datanode may answer at the address (issue 49). A caller that knows the
+An address does not identify a datanode. After a reinstallation, behind NAT, or if two hosts have
+the same `advertise`, another datanode may answer at the address (issue 49). A caller that knows the
 datanode's id sends it in a header. A datanode with another id refuses the call before its handler
 runs.
 """
@@ -20,8 +20,8 @@ Metadata = Iterable[tuple[str, str | bytes]] | None
 
 
 def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
-    """Return a function that receives the headers of a call and returns the handler that refuses
-    the call, or None."""
+    """Return a function that checks the headers of calls to the datanode `own_id`. The function
+    returns the handler that refuses the call, or None if the call is accepted."""
 
     def refusal(metadata: Metadata) -> Any:
         for name, value in metadata or ():
@@ -33,7 +33,8 @@ def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
 
 
 def _refusing(own_id: str, wanted_id: str) -> Any:
-    """Return a handler that refuses calls of every shape; it reads none of their messages."""
+    """Return a handler that refuses calls of every method. It does not read the messages of the
+    call."""
     from grpc_status import rpc_status  # imported late, because clients need only the header's name
 
     def refuse(_requests: object, context: grpc.ServicerContext) -> None:

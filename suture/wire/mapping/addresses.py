@@ -1,4 +1,4 @@
-"""Checks addresses of file systems, such as s3:// or hdfs://, before use."""
+"""Checks the addresses of file systems, such as s3:// or hdfs://, before they are used."""
 
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -7,8 +7,8 @@ from suture.errors import Code, RefusedError
 
 
 def check_address(address: str) -> None:
-    """Raise RefusedError if a file system address is invalid or contains credentials. Addresses are
-    printed and logged."""
+    """Raise RefusedError if the address of a file system is invalid or contains credentials,
+    because addresses are printed and logged."""
     parts = urlsplit(address)
     if not parts.scheme or not (parts.netloc or parts.path.strip("/")):
         raise RefusedError(
@@ -20,14 +20,14 @@ def check_address(address: str) -> None:
 
 
 def below(address: str, name: str) -> str:
-    """Return the address of the entry `name` of a directory."""
+    """Return the address of the entry `name` in the directory at `address`."""
     parts = urlsplit(address)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
 
 def opened(address: str) -> Any:
-    """Return the `FsPath` of an address or a path. Raise RefusedError(INVALID_CONFIG) if it is
-    invalid, contains credentials, or cannot be opened."""
+    """Return the `FsPath` of an address or a path. Raise RefusedError(INVALID_CONFIG) if the
+    address is invalid, contains credentials, or has an unusable file system."""
     # Imported only where files are read or written, so that other commands start without Arrow.
     from suture.wire.mapping.file_systems import FsPath
 

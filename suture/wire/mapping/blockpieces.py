@@ -1,8 +1,10 @@
-"""Messages of a block that is read (`ReadBlockResponse`), with the data copied only once.
+"""Encodes and decodes the messages of a block read (`ReadBlockResponse`) with few copies of the
+data.
 
-Protobuf copies a field of bytes twice when it encodes and when it decodes. Therefore this module
-appends the data to the encoded remaining fields, and decodes such a message itself. The result is
-an ordinary message. A message with another order of fields is decoded by protobuf.
+Protobuf copies a field of bytes twice when it encodes a message, and twice when it decodes one.
+Therefore, this module encodes the other fields with protobuf and appends the data, and decodes such
+a message itself. The result is an ordinary message. If a received message has another order of
+fields, it is decoded by protobuf.
 """
 
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ Data: TypeAlias = "bytes | memoryview"  # data of a block; a view of its message
 
 @dataclass(frozen=True, slots=True)
 class BlockPiece:
-    """A piece of a chunk; the first piece of a chunk describes it."""
+    """A piece of a chunk's data. `chunk` describes the chunk in its first piece, and is None in the
+    others."""
 
     chunk: container_pb2.ChunkInfo | None
     data: Data
@@ -35,7 +38,8 @@ def encode_piece(piece: BlockPiece) -> bytes:
 
 
 def decode_piece(encoded: bytes) -> BlockPiece:
-    """Decode a `ReadBlockResponse` message. Raise protobuf's DecodeError if it is invalid."""
+    """Decode a `ReadBlockResponse` message. Raise protobuf's DecodeError if the message is
+    invalid."""
     view = memoryview(encoded)
     chunk, start = None, 0
     if encoded[:1] == CHUNK_TAG:

@@ -1,4 +1,4 @@
-"""Limits of one client call. Control planes enforce them, and clients respect them."""
+"""Limits of one client call. Control planes reject larger calls, and clients do not send them."""
 
 from typing import Final
 

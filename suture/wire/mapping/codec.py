@@ -1,8 +1,9 @@
-"""Conversion of protobuf messages to values and back; all data from outside enters here.
+"""Converts protobuf messages to values and back. All data from other processes is checked here.
 
-Every parse function is total: for any input it either returns a value that obeys the rules of
-`merkle.replica`, or raises `RefusedError(MALFORMED_REQUEST)` with the path of the wrong field.
-Peers are not trusted, so their answers are checked like requests.
+Each parse function accepts any message. It either returns a value that obeys the rules of
+`merkle.replica`, or raises `RefusedError(MALFORMED_REQUEST)` with the path of the invalid field.
+Other datanodes are not trusted, so their responses are checked like requests. The argument `where`
+is the path of the field for the error.
 """
 
 import re
@@ -40,8 +41,8 @@ _PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 REPLICA_INDEX_MAX: Final = NUMBERS["replica_index"].high
 NAME_CHARS_MAX: Final = 255  # maximum for ids, addresses and states: the limit of file names
 UNSTATED: Final = cast(ChecksumType, None)
-"""Checksum type of a chunk that a client writes without one; the store then computes CRC32C. Stored
-chunks never have this type."""
+"""Checksum type of a chunk that a client writes without checksums. The store then computes CRC32C.
+Stored chunks never have this type."""
 
 # Protobuf's enums are open, so any number may arrive.
 STATES: Final = {pb.ReplicaState.Value(state): state for state in ReplicaState}
@@ -53,19 +54,19 @@ assert all(pb.ChecksumType.Value(kind.name) == kind for kind in ChecksumType)
 
 
 def malformed(where: str, what: str, *, hint: str = "") -> RefusedError:
-    """Return the error for an invalid value of the field `where`."""
+    """Return the error for an invalid value of the field with the path `where`."""
     return RefusedError(Code.MALFORMED_REQUEST, f"{where}: {what}", hint=hint, field=where)
 
 
 def parse_int(value: int, where: str, *, low: int, high: int) -> int:
-    """Return `value`. Raise RefusedError unless `low <= value <= high`."""
+    """Return `value`. Raise RefusedError if it is less than `low` or greater than `high`."""
     if not low <= value <= high:
         raise malformed(where, f"{value} is not within {low}..{high}")
     return value
 
 
 def parse_text(value: str, where: str, *, chars_max: int = NAME_CHARS_MAX) -> str:
-    """Return `value`. Raise RefusedError if it is too long or not printable."""
+    """Return `value`. Raise RefusedError if it is too long or contains a zero character."""
     if len(value) > chars_max:
         raise malformed(where, f"{len(value)} characters are more than {chars_max}")
     if "\0" in value:
@@ -74,37 +75,42 @@ def parse_text(value: str, where: str, *, chars_max: int = NAME_CHARS_MAX) -> st
 
 
 def parse_datanode_id(value: str, where: str) -> str:
-    """Return `value`. Raise RefusedError unless it is empty or a plain name. The id is written to
-    files and logs."""
+    """Return `value`. Raise RefusedError if it is neither empty nor a plain name. Datanode ids are
+    written to files and logs."""
     if not _PLAIN_NAME.fullmatch(value):
         raise malformed(where, "is not up to 128 of letters, digits, '.', '_', '-'")
     return value
 
 
 def parse_container_id(value: int, where: str = "container_id") -> ContainerId:
-    """Return the id. Raise RefusedError if it is out of range. 0 is invalid, because it means that
-    the field is unset."""
+    """Return `value` as a container id. Raise RefusedError if it is out of range. 0 is out of
+    range, because it means that the field is not set."""
     return ContainerId(parse_int(value, where, low=1, high=ID_MAX))
 
 
 def parse_block_id(value: int, where: str = "block_id.local_id") -> BlockId:
-    """Return the id of a block within its container."""
+    """Return `value` as a block id. Raise RefusedError if it is out of range."""
     return BlockId(parse_int(value, where, low=1, high=ID_MAX))
 
 
 def parse_bcsid(value: int, where: str) -> Bcsid:
-    """Return the commit id; 0 belongs to a container without commits."""
+    """Return `value` as a commit id. Raise RefusedError if it is out of range. 0 means that the
+    container has no commits."""
     return Bcsid(parse_int(value, where, low=0, high=ID_MAX))
 
 
 def parse_replica_index(value: int, where: str = "replica_index") -> int:
-    """Return the replica index: 0, or the position 1..n in an erasure-coded group."""
+    """Return `value` as a replica index: 0 for a complete copy, or 1 to n for a shard. Raise
+    RefusedError if it is out of range."""
     return parse_int(value, where, low=0, high=REPLICA_INDEX_MAX)
 
 
 def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, BlockId]:
-    """Return the container id and the block id in `message`. Valid ids are returned without further
-    calls, because each read of a client calls this function."""
+    """Return the container id and the block id in `message`. Raise RefusedError if a field is out
+    of range.
+
+    Each read of a client calls this function. Therefore, it checks valid ids without further calls.
+    """
     container_id, block_id = message.container_id, message.local_id
     if (
         1 <= container_id <= ID_MAX
@@ -120,8 +126,8 @@ def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, Block
 
 
 def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
-    """Return the chunk. Raise RefusedError unless the size of its checksums matches its type and
-    windows."""
+    """Convert the description of a chunk. Raise RefusedError if a field is invalid, or if the
+    number of checksums does not match the length."""
     offset, length = _parse_span(message, where)
     told = message.checksum
     kind = _KINDS.get(told.type) or _parse_checksum_type(told.type, f"{where}.checksum.type")
@@ -138,10 +144,10 @@ def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
 
 
 def parse_written_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
-    """Return a chunk that a client writes or commits; it may omit the checksums.
+    """Convert the description of a chunk that a client writes or commits. It may have no checksums.
 
-    For a written chunk without a checksum type, the store computes CRC32C. In a commit, such a
-    chunk means the chunk that was written at the same offset.
+    If a written chunk has no checksum type, the store computes CRC32C. In a commit, such a chunk
+    means the chunk that was written at the same offset. Raise RefusedError if a field is invalid.
     """
     if message.checksum.type != pb.CHECKSUM_TYPE_UNSPECIFIED:
         return parse_chunk(message, where)
@@ -193,9 +199,11 @@ def parse_block(
     *,
     parse: Callable[[pb.ChunkInfo, str], ChunkInfo] = parse_chunk,
 ) -> tuple[ContainerId, BlockData]:
-    """Return the block with its chunks in order; its size is the sum of their lengths.
+    """Convert a block, and return its container id and the block. Raise RefusedError if a field is
+    invalid.
 
-    For a commit of a client, `parse` is `parse_written_chunk`.
+    The chunks must be in order, and the size must be the sum of their lengths. `parse` converts
+    each chunk; for a commit of a client, it is `parse_written_chunk`.
     """
     container_id, block_id = parse_block_key(message.block_id, f"{where}.block_id")
     if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
@@ -215,8 +223,8 @@ def parse_block(
 
 
 def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
-    """Raise RefusedError unless the chunks ascend and do not overlap. The store decides about
-    holes."""
+    """Raise RefusedError if the chunks are not in ascending order, or overlap. Gaps are allowed
+    here; the store decides about them."""
     for index in range(1, len(chunks)):
         if chunks[index].offset < chunks[index - 1].end:
             raise malformed(
@@ -227,7 +235,8 @@ def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
 
 
 def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str, str], ...]:
-    """Return a block's metadata. Raise RefusedError if it exceeds the limits."""
+    """Convert the metadata of a block to (key, value) pairs. Raise RefusedError if it exceeds a
+    limit."""
     check_pair_count(len(pairs), where)
     metadata = tuple(
         (
@@ -245,14 +254,14 @@ def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str,
 
 
 def check_pair_count(count: int, where: str) -> None:
-    """Raise RefusedError if there are more pairs than a block may have. Call it before the pairs
-    are read."""
+    """Raise RefusedError if there are more pairs than the metadata of a block may have. Call the
+    function before the pairs are read."""
     if count > METADATA_PAIRS_MAX:
         raise malformed(where, f"{count} pairs are more than {METADATA_PAIRS_MAX}")
 
 
 def parse_state(number: int, where: str) -> ReplicaState:
-    """Return the replica state with this number."""
+    """Return the replica state with this number. Raise RefusedError if there is none."""
     state = STATES.get(number)
     if state is None:
         raise malformed(where, f"replica state {number} is unknown")
@@ -260,7 +269,8 @@ def parse_state(number: int, where: str) -> ReplicaState:
 
 
 def parse_summary(message: pb.TreeSummary, where: str) -> TreeSummary:
-    """Return the summary of a tree. The caller checks that the message has one (`HasField`)."""
+    """Convert the summary of a tree. The caller must first check that the message has a summary
+    (`HasField`). Raise RefusedError if the tree's algorithm is unknown."""
     algorithm = ALGORITHMS.get(message.algorithm)
     if algorithm is None:
         raise RefusedError(
@@ -279,7 +289,7 @@ def parse_summary(message: pb.TreeSummary, where: str) -> TreeSummary:
 
 
 def chunk_message(chunk: ChunkInfo) -> pb.ChunkInfo:
-    """Return the wire form of a chunk."""
+    """Convert the description of a chunk to a message."""
     return pb.ChunkInfo(
         offset=chunk.offset,
         length=chunk.length_bytes,
@@ -292,7 +302,7 @@ def chunk_message(chunk: ChunkInfo) -> pb.ChunkInfo:
 
 
 def block_message(container_id: ContainerId, block: BlockData) -> pb.BlockData:
-    """Return the wire form of a block."""
+    """Convert a block to a message."""
     return pb.BlockData(
         block_id=pb.BlockId(container_id=container_id, local_id=block.block_id, bcsid=block.bcsid),
         metadata=[pb.KeyValue(key=key, value=value) for key, value in block.metadata],
@@ -302,7 +312,7 @@ def block_message(container_id: ContainerId, block: BlockData) -> pb.BlockData:
 
 
 def summary_message(summary: TreeSummary) -> pb.TreeSummary:
-    """Return the wire form of a tree's summary."""
+    """Convert the summary of a tree to a message."""
     return pb.TreeSummary(
         algorithm=_TREE_NAMES[summary.algorithm],
         root=summary.root,

@@ -1,4 +1,4 @@
-"""Conversion of erasure codes and reconstructions."""
+"""Converts erasure codes and reconstructions to messages and back."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ RECONSTRUCTION: Final = MessageMap(
 
 
 def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
-    """Return the erasure code. Raise RefusedError if it is not supported."""
+    """Convert the message of an erasure code. Raise RefusedError if the code is not supported."""
     try:
         name = CodecName(message.codec)
     except ValueError:
@@ -37,7 +37,8 @@ def parse_scheme_message(message: scm_pb2.EcScheme, where: str) -> Scheme:
 
 
 def parse_order(command: scm_pb2.ReconstructCommand) -> RebuildTask:
-    """Convert a reconstruct command to a task. Raise RefusedError if the command is invalid."""
+    """Convert a command to reconstruct shards to a task. Raise RefusedError if the command is
+    invalid."""
     return RebuildTask(
         container_id=codec.parse_container_id(command.container_id, "reconstruct.container_id"),
         scheme=parse_scheme_message(command.scheme, "reconstruct.scheme"),

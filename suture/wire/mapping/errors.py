@@ -1,12 +1,13 @@
-"""Errors on the wire: a `SutureError` becomes a `google.rpc.Status` and then the same error again.
+"""Converts a `SutureError` to a `google.rpc.Status`, and in the calling process back to the same
+error.
 
     handler raises RefusedError(CONTAINER_NOT_FOUND, ...)
       -> gRPC NOT_FOUND + ErrorInfo{domain "suture", reason "CONTAINER_NOT_FOUND", metadata facts}
         -> client raises RefusedError(CONTAINER_NOT_FOUND, ...)
 
-A status without our ErrorInfo comes from gRPC itself (no connection, deadline, message too large)
-and is translated by its gRPC code. An unexpected exception of a handler becomes INTERNAL without
-any details, because paths and values must not leave this process's log.
+A status without this ErrorInfo comes from gRPC itself (no connection, timeout, message too large),
+and is converted by its gRPC code. An unexpected exception of a handler becomes INTERNAL without any
+details, because paths and values must appear only in this process's log.
 """
 
 import re
@@ -122,7 +123,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 def error_class(code: Code) -> type[SutureError]:
-    """Return the error class for `code`."""
+    """Return the subclass of SutureError for this code."""
     if code in _UNAVAILABLE_CODES:
         return UnavailableError
     if code in _VOLUME_CODES:
@@ -131,7 +132,7 @@ def error_class(code: Code) -> type[SutureError]:
 
 
 def to_status(error: SutureError) -> status_pb2.Status:
-    """Return the wire form of `error`; long texts are cut."""
+    """Convert an error to a status. Long texts are cut."""
     facts = dict(list(error.facts.items())[:FACTS_MAX])
     if error.hint:
         facts[HINT_KEY] = error.hint
@@ -150,9 +151,9 @@ def to_status(error: SutureError) -> status_pb2.Status:
 
 
 def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
-    """Return the error for the caller of a failed call; use `raise error_from(e) from e`.
+    """Convert the failure of a call to a SutureError. Use it as `raise error_from(e) from e`.
 
-    `party` names the called process, for errors that gRPC itself made.
+    `party` names the called process in errors that gRPC itself creates.
     """
     code, details, info = _parts(rpc_error)
     if info is not None:
@@ -163,7 +164,8 @@ def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
 
 
 def error_of(reason: str, *, message: str, hint: str = "") -> SutureError:
-    """Return the error for a code on the wire, of a whole call or of one item in an answer."""
+    """Return the error for a code in a message. The code may belong to a complete call or to one
+    item in a response."""
     code = Code(reason) if reason in Code.__members__ else Code.CONTAINER_INTERNAL_ERROR
     return error_class(code)(code, message, hint=hint)
 
@@ -188,7 +190,7 @@ def _parts(
 
 
 def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
-    """Return the error for a status that gRPC itself made."""
+    """Convert a status that gRPC itself created to a SutureError."""
     if code is grpc.StatusCode.UNAVAILABLE and REFUSED_STREAM.search(details):
         message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
         return UnavailableError(Code.BUSY, f"{party} is {message}" if party else message)
@@ -220,29 +222,29 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
 
 
 def _plain(details: str) -> str:
-    """Return gRPC's text about a failed connection in plain words; "" if it is not known."""
+    """Return a short text for gRPC's text about a failed connection. Return "" if there is none."""
     if "HTTP/2" in details:
         return ""
     return next((plain for pattern, plain in PLAIN_TEXTS if pattern.search(details)), "")
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """Return the text, cut to a length in UTF-8. Invalid Unicode, for example in a file name,
-    becomes question marks."""
+    """Return the text, cut to `bytes_max` bytes in UTF-8. Invalid Unicode, for example in a file
+    name, is replaced by question marks."""
     encoded = text.encode("utf-8", "replace")
     return encoded[:bytes_max].decode("utf-8", "ignore")
 
 
 class ErrorStatusMiddleware:
-    """Converts every error of a Suture service to a status; a layer of both servers.
+    """A layer of a server that converts every error of Suture's services to a status.
 
-    It also answers invalid messages. gRPC itself would log a traceback for each of them, and an
-    unknown client could fill the log.
+    It also refuses invalid messages. gRPC itself would log a traceback for each invalid message,
+    and an unknown client could fill the log.
     """
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Convert the errors of a method of Suture's services. Other methods, such as health, are
-        unchanged."""
+        """Return a handler that converts the errors of a method of Suture's services. The handlers
+        of other services, such as the health service, are returned unchanged."""
         if not method.startswith(SERVICE_PREFIX):
             return handler
         deserialize, serialize = handler.request_deserializer, handler.response_serializer
@@ -261,7 +263,7 @@ class ErrorStatusMiddleware:
 
 
 class _InvalidMessage:
-    """Placeholder for an invalid message of an upload."""
+    """Takes the place of an invalid message in the stream of an upload."""
 
 
 def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -320,7 +322,8 @@ def _guard_upload(method: str, behavior: Callable[..., Any]) -> Callable[..., An
 
 
 def _arriving(requests: Iterator[Any]) -> Iterator[Any]:
-    """Yield the messages of a stream; an interrupted stream is not logged as an error."""
+    """Yield the messages of a stream. If the stream is interrupted, raise an error that is not
+    logged."""
     try:
         for request in requests:
             if type(request) is _InvalidMessage:
@@ -335,8 +338,8 @@ def _refuse_malformed() -> NoReturn:
 
 
 def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None:
-    """Abort the call with the status of an error. The details of an unexpected error are only
-    logged."""
+    """Abort the call with the status of an error. The details of an unexpected error are logged and
+    not sent."""
     from grpc_status import rpc_status
 
     if not isinstance(error, SutureError):

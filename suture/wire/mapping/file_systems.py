@@ -1,15 +1,16 @@
-"""Files and directories of any file system, named by a path or an address.
+"""Reads and writes files and directories of any file system, given by a path or an address.
 
     /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x
     hdfs://name:8020/x
 
-A path or address is passed to other processes as text and opened there. Credentials come from each
-machine's environment. An address that contains credentials is refused, because addresses are
-printed. Other options are in the address's query:
+A path or address is passed to other processes as text and opened there. The credentials come from
+the environment of each machine. An address that contains credentials is refused, because addresses
+are printed. Other options are in the query of the address:
 `s3://bucket/x?endpoint_override=host:9000&scheme=http`.
 
-A file appears complete or not at all. On a disk and in HDFS, growing files are visible, so a
-complete file is renamed. In an object store, an object appears when its last byte is stored.
+A file becomes visible only when it is complete. On a disk and in HDFS, growing files are visible,
+so a file is written under a temporary name and renamed. In an object store, an object becomes
+visible when its last byte is stored.
 """
 
 import os
@@ -28,12 +29,12 @@ import pyarrow.fs as pafs
 from suture.errors import Code, RefusedError
 
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's names of schemes, mapped to the names used in this module."""
+"""Hadoop's names of file systems, and the names that this module uses for them."""
 
 LOCAL: Final = "file"
 
 HDFS: Final = frozenset({"hdfs", "viewfs"})
-"""Schemes served by libhdfs, which comes with Hadoop and needs its jars."""
+"""File systems that require libhdfs, which is part of Hadoop and needs its jars."""
 
 UNUSABLE: Final = (
     pa.ArrowInvalid,
@@ -43,7 +44,7 @@ UNUSABLE: Final = (
     ValueError,  # a port is not a number, or a token follows a name
     TypeError,  # Arrow does not know an option in the query
 )
-"""Errors of a file system that cannot be used with the given address."""
+"""Errors that mean that the file system of an address cannot be used."""
 
 HINTS: Final = {
     "hdfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH)",
@@ -54,19 +55,19 @@ HINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FsPath:
-    """The path of a file or a directory, on the local disk or in another file system."""
+    """The path of a file or directory on the local disk or in another file system."""
 
     scheme: str
-    """Scheme of the file system, such as `s3`; `file` for a local path."""
+    """Kind of the file system, such as `s3`; `file` for a local path."""
     host: str
-    """Host of the file system, if it has one; an object store's bucket is part of the path."""
+    """Host of the file system, or "" if it has none. The bucket of an object store is a part of
+    `path`."""
     path: str
     query: str = ""
 
     @classmethod
     def of(cls, address: str | Path) -> "FsPath":
-        """Return the file or directory at a path or an address. Raise RefusedError(INVALID_CONFIG)
-        if the text is invalid."""
+        """Convert a path or an address. Raise RefusedError(INVALID_CONFIG) if it is invalid."""
         text = str(address)
         if "://" not in text:
             return cls(LOCAL, "", str(Path(text).absolute()))
@@ -92,52 +93,52 @@ class FsPath:
         return cls(scheme, "", (parts.netloc + parts.path).rstrip("/"), parts.query)
 
     def __str__(self) -> str:
-        """Return the path of a local file, or else the address. `of` parses both."""
+        """Return the path if the file is local, or else the address. `of` converts both back."""
         if self.is_local:
             return self.path
         query = f"?{self.query}" if self.query else ""
         return f"{self.scheme}://{self.host}{self.path}{query}"
 
     def __truediv__(self, name: str) -> "FsPath":
-        """Return the path of an entry of this directory."""
+        """Return the path of the entry `name` of this directory."""
         return replace(self, path=f"{self.path}/{name}")
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Last part of the path."""
         return self.path.rpartition("/")[2]
 
     @property
     def parent(self) -> "FsPath":
-        """The parent directory."""
+        """Parent directory."""
         return replace(self, path=self.path.rpartition("/")[0])
 
     @property
     def is_local(self) -> bool:
-        """Return whether the path is on this machine, that is, on a disk or on a mounted file
-        system."""
+        """True if the path is on a disk of this machine or on a mounted file system."""
         return self.scheme == LOCAL
 
     @property
     def is_renaming(self) -> bool:
-        """Return whether the file system shows growing files, so that a complete file must be
+        """True if growing files are visible in the file system, so that a complete file must be
         renamed."""
         return self.is_local or self.scheme in HDFS
 
     @property
     def files(self) -> Any:
-        """The Arrow file system of this path. Raise OSError if it cannot be reached."""
+        """The Arrow file system of this path. Raise OSError or RefusedError if it cannot be
+        used."""
         bucket = self.path.partition("/")[0]
         return _files(self.scheme, host=self.host, bucket=bucket, query=self.query)
 
     def is_file(self) -> bool:
-        """Return whether the path is an existing file."""
+        """Return True if the path exists and is a file."""
         found: bool = self.files.get_file_info(self.path).type == pafs.FileType.File
         return found
 
     def listed(self, *, recursive: bool = False) -> list["FsEntry"]:
-        """Return the entries of this directory in the order of names; an empty list if there are
-        none."""
+        """Return the entries of this directory, sorted by name. Return an empty list if the
+        directory does not exist."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
         found = [
             FsEntry(replace(self, path=info.path), info.type == pafs.FileType.File)
@@ -147,8 +148,8 @@ class FsPath:
 
     @contextmanager
     def created(self) -> Iterator[Any]:
-        """Yield a file to write. The file appears when the body succeeds, and does not appear if it
-        fails."""
+        """Yield a file to write. The file becomes visible at the end of the `with` block. If the
+        block raises an exception, the file is removed."""
         target = self
         if self.is_renaming:
             target = self.parent / f".{self.name}.{uuid.uuid4().hex}"
@@ -171,17 +172,17 @@ class FsPath:
             target.move(self)
 
     def create(self) -> None:
-        """Create a local directory with its parents; do nothing if it exists."""
+        """Create a local directory with its parents. Do nothing if it exists."""
         self.files.create_dir(self.path, recursive=True)
 
     def move(self, target: "FsPath") -> None:
-        """Rename a file or directory durably. Only for file systems that rename atomically."""
+        """Rename a file or directory durably. The file system must rename atomically."""
         self.files.move(self.path, target.path)
         if self.is_local:
             _sync(target.parent.path)
 
     def remove(self) -> None:
-        """Remove a file, or a directory with its contents; a missing one is no error."""
+        """Remove a file, or a directory with its contents. Do nothing if it does not exist."""
         with suppress(FileNotFoundError):
             kind = self.files.get_file_info(self.path).type
             if kind == pafs.FileType.Directory:
@@ -199,8 +200,8 @@ class FsEntry:
 
 
 def _check_local(text: str) -> None:
-    """Raise RefusedError if a local address has a host, a query or no path, because opening it
-    would open another file."""
+    """Raise RefusedError if a local address has a host, a query or no path, because another file
+    would be opened."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
         raise RefusedError(

@@ -1,9 +1,9 @@
-"""Declarative conversion of values to protobuf messages.
+"""Converts values to protobuf messages with tables of fields.
 
-A `MessageMap` is a table of the fields of one message. A field without an entry takes the value's
-attribute of the same name. The names are checked when the table is created. A field that is added
-to the contract therefore cannot be forgotten: it must have an entry or an attribute, or be listed
-in `omits`.
+A `MessageMap` is a table of the fields of one message. If a field has no entry, its value is the
+attribute with the same name. The names are checked when the table is created. Therefore, a field
+that is added to the message cannot be forgotten: it must have an entry or an attribute, or be
+listed in `omits`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,17 +19,15 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The source of a message's field: the path of the value's attribute, and its conversion.
-
-    Without a path, the attribute has the field's name.
-    """
+    """The source of a message's field: the path of an attribute of the value, and a function that
+    converts it. If `path` is "", the attribute has the name of the field."""
 
     path: str = ""
     encode: Callable[[Any], Any] | None = None
 
 
 class MessageMap(Generic[M, V]):
-    """Conversion of the values of one class to messages of one type."""
+    """Converts the values of one class to messages of one type."""
 
     def __init__(
         self,
@@ -40,9 +38,12 @@ class MessageMap(Generic[M, V]):
         omits: Sequence[str] = (),
         **fields: str | Field,
     ) -> None:
-        """`fields` maps a field's name to an attribute path or a `Field`. `within` names attributes
-        whose own attributes are also used for fields of the same name. `omits` names fields that
-        are unset, or that the caller passes to `message`. Raise ValueError for an unknown name."""
+        """Create the table, and raise ValueError if a name is unknown.
+
+        `fields` has the attribute path or the `Field` of each field that needs an entry, by name.
+        `within` names attributes whose own attributes are also used for fields with the same name.
+        `omits` names fields that are not set, or that the caller passes to `message`.
+        """
         names = [field.name for field in message_class.DESCRIPTOR.fields]
         paths = _paths(value_class, within)
         entries = {name: _entry(fields.get(name, ""), name, paths) for name in names}
@@ -62,20 +63,21 @@ class MessageMap(Generic[M, V]):
         ]
 
     def message(self, value: V, **given: Any) -> M:
-        """Return the message of `value`. `given` sets fields that are listed in `omits`."""
+        """Convert `value` to a message. `given` has the values of fields that are listed in
+        `omits`."""
         for name, read, encode in self._fields:
             content = read(value)
             given[name] = content if encode is None else encode(content)
         return self._message_class(**given)
 
     def messages(self, values: Iterable[V]) -> Iterator[M]:
-        """Return the messages of several values."""
+        """Convert several values to messages."""
         return map(self.message, values)
 
 
 def each(table: MessageMap[Any, Any], path: str = "") -> Field:
-    """Return a `Field` for a repeated field: a sequence of values becomes a sequence of
-    messages."""
+    """Return a `Field` for a repeated field, which converts each item of a sequence with
+    `table`."""
     return Field(path, table.messages)
 
 
@@ -85,8 +87,8 @@ def _entry(given: str | Field, name: str, paths: dict[str, str]) -> Field:
 
 
 def _paths(value_class: type, within: Sequence[str]) -> dict[str, str]:
-    """Return the path of each attribute. The attributes named by `within` contribute their own
-    attributes."""
+    """Return the path of each attribute of a class, by name. The result includes the attributes of
+    the attributes that `within` names."""
     types = get_type_hints(value_class) if within else {}
     nested = {name: f"{part}.{name}" for part in within for name in _attributes(types[part])}
     return nested | {name: name for name in _attributes(value_class)}

@@ -1,9 +1,9 @@
-"""Messages of WriteBlocks (`NewBlocks`), encoded and decoded without copying the data twice.
+"""Encodes and decodes the messages of WriteBlocks (`NewBlocks`) with few copies of the data.
 
-Protobuf copies a field of bytes when it encodes and when it decodes. Therefore this module
-assembles a message itself: the bytes first, then the encoded remaining fields. It decodes such a
-message in the same way. The result is an ordinary `NewBlocks`. A message with another order of
-fields is decoded by protobuf.
+Protobuf copies a field of bytes when it encodes and when it decodes. Therefore, this module writes
+the data itself, followed by the other fields that protobuf has encoded, and decodes such a message
+in the same way. The result is an ordinary `NewBlocks` message. If a received message has another
+order of fields, it is decoded by protobuf.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,8 @@ DATA_TAG: Final = field_tag(pb.NewBlocks.DATA_FIELD_NUMBER)
 
 @dataclass(frozen=True, slots=True)
 class NewBlockPart:
-    """Part of a block in one message: its next chunks, and whether the block is then complete."""
+    """The part of a block that one message has: its next chunks. `is_whole` is True if the block is
+    complete with them."""
 
     container_id: ContainerId
     block: BlockData
@@ -31,14 +32,15 @@ class NewBlockPart:
 
 @dataclass(frozen=True, slots=True)
 class NewBlocksMessage:
-    """A received message. Its bytes are in `data` and not in `message`."""
+    """A decoded message. The data of its blocks is in `data`, not in `message`."""
 
     message: pb.NewBlocks
     data: memoryview
 
 
 def encode(blocks: Sequence[pb.NewBlock], data: Sequence[bytes]) -> bytes:
-    """Return an encoded message of blocks with the concatenated `data`."""
+    """Encode a message with the descriptions of blocks and the concatenated `data` of the
+    blocks."""
     data_bytes = sum(map(len, data))
     rest = pb.NewBlocks(blocks=blocks).SerializeToString()
     return b"".join([DATA_TAG, varint(data_bytes), *data, rest])
@@ -51,7 +53,8 @@ def new_block_message(
     is_whole: bool,
     metadata: Sequence[tuple[str, str]],
 ) -> pb.NewBlock:
-    """Return the part of a block as its wire message."""
+    """Convert the chunks of a block to a message. `is_whole` is True if the block is complete with
+    them."""
     return pb.NewBlock(
         block_id=place,
         chunks=map(codec.chunk_message, chunks),
@@ -61,7 +64,7 @@ def new_block_message(
 
 
 def decode(encoded: bytes) -> NewBlocksMessage:
-    """Decode a `NewBlocks` message. Raise protobuf's DecodeError if it is invalid."""
+    """Decode a `NewBlocks` message. Raise protobuf's DecodeError if the message is invalid."""
     if encoded[:1] == DATA_TAG:
         view = memoryview(encoded)
         size_bytes, start = read_varint(view, 1)
@@ -75,8 +78,8 @@ def decode(encoded: bytes) -> NewBlocksMessage:
 
 
 def parse(received: NewBlocksMessage) -> Iterator[tuple[NewBlockPart, memoryview]]:
-    """Yield the message's part of each block, with its data. Raise RefusedError if the message
-    breaks a rule."""
+    """Yield a pair (part of a block, its data) for each block in a message. Raise RefusedError if
+    the message is invalid."""
     blocks = received.message.blocks
     if len(blocks) > BLOCKS_MAX:
         raise codec.malformed("blocks", f"{len(blocks)} are more than {BLOCKS_MAX}")

@@ -1,4 +1,4 @@
-"""Reader of the Spark job's verification plan, for the SCM."""
+"""Reads the plan of a verification by the Spark job, for the SCM."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,8 +14,8 @@ from suture.wire.v1 import scm_pb2
 UINT64 = 2**64
 
 PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id", "action")]
-"""Order of the rows: the most urgent first. The order is total, so equal plans have equal
-orders."""
+"""Order of the rows, the most urgent first. No two rows are equal in this order, so the order of a
+plan is always the same."""
 
 ROWS_PER_PAGE: Final = 5_000  # rows per message; a row takes kilobytes, and exists twice meanwhile
 
@@ -23,7 +23,7 @@ SCAN: Final = "scan"  # not an SCM command; the applying process calls the datan
 
 
 TEXT_BYTES_MAX: Final = 64 * 1024**2
-"""Limit of a run's JSON, which has about 100 bytes per datanode."""
+"""Maximum size of a JSON file of a run. It has about 100 bytes per datanode."""
 
 MANIFEST: Final = "manifest.json"
 
@@ -32,7 +32,7 @@ SUCCESS: Final = "_SUCCESS"
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A finished verification run, at a path or at an address of any file system."""
+    """A finished run of the Spark job, at a path or an address of any file system."""
 
     name: str
     """Path or address of the run, as the caller gave it."""
@@ -40,12 +40,12 @@ class FinishedRun:
     path: str
     manifest: dict[str, Any]
     attempt: str = ""
-    """The attempt of the run whose rows count. Each table has one directory per attempt."""
+    """The attempt of the run whose rows are valid. Each table has one directory per attempt."""
 
     @classmethod
     def opened(cls, name: str) -> "FinishedRun":
-        """Return the run at `name`. Raise RefusedError if there is none, or if it is unfinished or
-        unreadable."""
+        """Open the run at `name`. Raise RefusedError if there is none, or if it is not finished or
+        cannot be read."""
         place = addresses.opened(name)
         try:
             is_whole = (place / SUCCESS).is_file()
@@ -72,7 +72,7 @@ class FinishedRun:
         return replace(run, manifest=manifest, attempt=attempt)
 
     def json_object(self, file: str) -> dict[str, Any]:
-        """Return the content of a JSON file of the run. Raise RefusedError if it cannot be read."""
+        """Return the object in a JSON file of the run. Raise RefusedError if it cannot be read."""
         text = self._read(file)
         try:
             found = json.loads(text)
@@ -94,17 +94,20 @@ class FinishedRun:
         return found
 
     def rows(self, table: str, columns: Collection[str]) -> list[dict[str, Any]]:
-        """Return some columns of a table's rows, the most urgent row first. Raise OSError or
-        ArrowException."""
+        """Return the given columns of a table as a list of rows, the most urgent row first. Raise
+        OSError or ArrowException if the table cannot be read."""
         found: list[dict[str, Any]] = self.table(table, columns).to_pylist()
         return found
 
     def table(
         self, table: str, columns: Collection[str] = (), *, only: str = "", but: str = ""
     ) -> Any:
-        """Return a table's rows as an Arrow table, the most urgent row first. `only` selects the
-        rows of one action; `but` excludes the rows of one action. Without `columns`, return all
-        columns. Raise OSError or ArrowException."""
+        """Return the rows of a table as an Arrow table, the most urgent row first.
+
+        If `only` is given, only rows with this action are returned. If `but` is given, rows with
+        this action are omitted. Without `columns`, all columns are returned. Raise OSError or
+        ArrowException if the table cannot be read.
+        """
         import pyarrow.parquet  # imported late, so that other commands start without it
 
         above, _, own = self.path.rpartition("/")
@@ -121,8 +124,8 @@ class FinishedRun:
         return read.sort_by(PLAN_ORDER)  # each file is sorted, but not the whole table
 
     def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
-        """Return a request to apply these rows of the plan. Raise RefusedError if the manifest is
-        incomplete."""
+        """Return a request to apply these rows of the plan. Raise RefusedError if the manifest of
+        the run is incomplete."""
         try:
             snapshot_id, run_id = self.manifest["snapshot_id"], self.manifest["run_id"]
         except KeyError as error:
@@ -131,7 +134,8 @@ class FinishedRun:
 
     @property
     def scope(self) -> str:
-        """The limits of a partial run, as text; empty for a run of all containers."""
+        """A text about the containers that a partial run has verified; "" if the run has verified
+        all containers."""
         nodes = self.manifest.get("changed_nodes", [])
         if not nodes:
             return ""
@@ -142,15 +146,16 @@ class FinishedRun:
 
 
 def unreadable(name: str, error: Exception) -> RefusedError:
-    """Return the error for a run with a missing or damaged file."""
+    """Return the error for a run that has a missing or damaged file."""
     return RefusedError(Code.MALFORMED_REQUEST, f"cannot read the plan in {name}: {error}")
 
 
 def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
-    """Return the rows of `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
+    """Return a request with the rows of `reconcile_plan/` and `plan/` of a finished run, in this
+    order.
 
-    `only` selects the rows of one action; `but` excludes the rows of one action; "" disables
-    either. Raise RefusedError if the plan cannot be read.
+    If `only` is given, only rows with this action are returned. If `but` is given, rows with this
+    action are omitted. Raise RefusedError if the plan cannot be read.
     """
     request = run.request()
     for page in plan_pages(run, only=only, but=but):
@@ -161,11 +166,11 @@ def read_plan(run: FinishedRun, *, only: str = "", but: str = "") -> scm_pb2.App
 def plan_pages(
     run: FinishedRun, *, only: str = "", but: str = ""
 ) -> Iterator[scm_pb2.ApplyPlanRequest]:
-    """Yield the rows of `read_plan` page by page, with the same selection. All files are read
-    before the first page. Raise RefusedError if the plan cannot be read.
+    """Yield the rows that `read_plan` returns as several requests.
 
-    Roots are signed in Parquet, because Spark has no unsigned 64-bit type. The function converts
-    them to unsigned numbers.
+    All files are read before the first request. Roots are signed in Parquet, because Spark has no
+    unsigned 64-bit type; they are converted to unsigned numbers. Raise RefusedError if the plan
+    cannot be read.
     """
     import pyarrow
 
@@ -184,15 +189,15 @@ def plan_pages(
 
 @dataclass(frozen=True, slots=True)
 class PlannedScans:
-    """The rows of a plan that request a scan, in order. A plan may have a million of them, so they
-    are kept in Arrow and converted in small groups."""
+    """The rows of a plan that request a scan, in order. A plan may have a million of them.
+    Therefore, they are kept in Arrow and converted in small groups."""
 
     table: Any
 
     @classmethod
     def of(cls, run: FinishedRun) -> "PlannedScans":
-        """Read and check the rows of a run. Raise RefusedError if they are unreadable, so that a
-        later conversion cannot fail."""
+        """Read and validate the rows of a run, so that a later conversion cannot fail. Raise
+        RefusedError if they cannot be read."""
         import pyarrow
 
         try:
@@ -213,14 +218,14 @@ class PlannedScans:
         return int(self.table.num_rows)
 
     def only(self, wanted: Sequence[bool]) -> "PlannedScans":
-        """Return the rows for which the mask `wanted` is True."""
+        """Return the rows for which `wanted` is True."""
         import pyarrow
 
         return PlannedScans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
 
 
 def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
-    """Return one row of `reconcile_plan/` as a wire message."""
+    """Convert one row of `reconcile_plan/` to a message."""
     replicas = row["replicas"]
     if not isinstance(replicas, list):
         raise TypeError(f"replicas of container {row['container_id']} is not a list")
@@ -234,7 +239,7 @@ def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
 
 
 def action_row(row: dict[str, Any]) -> scm_pb2.PlanRow:
-    """Return one row of `plan/` as a wire message."""
+    """Convert one row of `plan/` to a message."""
     return scm_pb2.PlanRow(
         container_id=row["container_id"],
         action=row["action"],
@@ -248,7 +253,7 @@ def action_row(row: dict[str, Any]) -> scm_pb2.PlanRow:
 
 
 def plan_replica(replica: dict[str, object]) -> scm_pb2.PlanReplica:
-    """Return one replica of a plan row as a wire message."""
+    """Convert one replica of a row of `reconcile_plan/` to a message."""
     result = scm_pb2.PlanReplica(
         datanode_id=str(replica["datanode_id"]),
         state=str(replica["state"]),

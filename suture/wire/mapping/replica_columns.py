@@ -1,12 +1,12 @@
-"""Replicas as columns: each field of a report is declared once, with its width, bounds and
-position.
+"""Converts reports of replicas to columns and back. Each field is declared once, with its width and
+bounds.
 
-Three conversions exist. `columns_of` converts `ReplicaReport` messages to `Columns`. `columns_from`
-converts a received `ReplicaColumns` message to `Columns`. `message_of` converts `Columns` to a
-`ReplicaColumns` message.
+`columns_of` converts `ReplicaReport` messages to `Columns`. `columns_from` converts a received
+`ReplicaColumns` message to `Columns`. `message_of` converts `Columns` to a `ReplicaColumns`
+message.
 
-In `Columns` a replica is a row of numbers. A Python object is made of it only if something about
-the replica is new. The control plane stores the fields of `COLUMNS` in the same order.
+In `Columns`, a replica is a row of numbers. A Python object is created for a replica only if
+something about it is new. The control plane stores the fields of `COLUMNS` in the same order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ _UNKNOWN: Final = 255
 @dataclass(frozen=True, slots=True)
 class ReplicaColumn:
     """A numeric field of a replica: its name and numpy type in `ReplicaColumns`, its path in
-    `ReplicaReport`, and its bounds. A path `tree.x` names a field of the tree. `high` is None if
+    `ReplicaReport`, and its bounds. A path `tree.x` names a field of the tree. If `high` is None,
     there is no upper bound."""
 
     name: str
@@ -66,12 +66,12 @@ COLUMNS: Final = (
     ReplicaColumn("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
     ReplicaColumn("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
 )
-"""The numeric fields of a replica except its id. In `Columns`, the state and the algorithm are
-positions in their enumerations, not numbers of the wire."""
+"""The numeric fields of a replica without its id. In `Columns`, the values of the state and the
+algorithm are positions in the Python enumerations, not protobuf's numbers."""
 
 WORDS: Final = ("origin", "volume", "error")
-"""Names of the columns with texts. Each element is an index into a list of texts, whose first text
-is empty."""
+"""Names of the columns with texts. Each value is an index in a list of texts, whose first text is
+empty."""
 _WORD_FIELDS: Final = ("origin_datanode_id", "volume_id", "load_error")
 
 _PLAIN: Final = tuple(c for c in (ID, *COLUMNS) if c.field and "." not in c.field)
@@ -88,7 +88,7 @@ _NO_TREE: Final = (0,) * len(_OF_TREE)
 
 
 def _codes(words: Sequence[Any], numbers: Mapping[int, Any]) -> NDArray[np.uint8]:
-    """Return an array that maps each enum number of the wire to the position of its member in
+    """Return an array that converts protobuf's number of an enumeration to the position in
     `words`."""
     found = np.full(256, _UNKNOWN, np.uint8)
     for number, word in numbers.items():
@@ -103,21 +103,21 @@ _UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Replicas of one datanode. Element i of each array belongs to replica i."""
+    """The replicas of one datanode, as columns. Element i of each array belongs to replica i."""
 
     numbers: Mapping[str, NDArray[Any]]  # by name: `ID`, `COLUMNS` and `WORDS`
     words: Sequence[str]  # the words that the `WORDS` columns index; the first is empty
     refused_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Ids of the containers whose replicas were left out because a field is invalid."""
+    """Ids of the containers whose replicas were omitted, because a field is invalid."""
     refused: str = ""
-    """Path and fault of the first invalid field; "" if all fields are valid."""
+    """Path of the first invalid field, and its fault; "" if all fields are valid."""
 
     def __len__(self) -> int:
         return len(self.numbers[ID.name])
 
     def without(self, is_out: NDArray[np.bool_], why: str) -> "Columns":
-        """Return the columns without the replicas that `is_out` marks as invalid. `why` describes
-        the first fault."""
+        """Return the columns without the replicas for which `is_out` is True, because they are
+        invalid. `why` describes the first fault."""
         if not is_out.any():
             return self
         ids = self.numbers[ID.name][is_out]
@@ -131,7 +131,7 @@ class Columns:
 
 
 def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
-    """Convert reports to columns, without the reports that have an invalid field."""
+    """Convert reports to columns. Reports with an invalid field are omitted."""
     numbers: dict[str, NDArray[Any]] = {}
     for column, values in zip(_PLAIN, _turned(map(_PLAIN_OF, messages), _PLAIN), strict=True):
         kind = np.int64 if column.name == "state" else np.uint64  # enums may be negative
@@ -155,9 +155,9 @@ def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
 
 
 def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
-    """Convert a received message to columns, without the replicas that have an invalid field.
+    """Convert a received message to columns. Replicas with an invalid field are omitted.
 
-    Raise RefusedError if a whole column is invalid; the error names the column.
+    Raise RefusedError if a complete column is invalid. The message names the column.
     """
     count = message.count
     if count > REPLICAS_MAX:
@@ -179,7 +179,7 @@ def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
 
 
 def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
-    """Return the wire message of the columns."""
+    """Convert columns to a message."""
     message = scm_pb2.ReplicaColumns(count=len(columns), words=columns.words[1:])
     for name, kind in (*((c.name, c.type) for c in (ID, *COLUMNS)), *_WORD_TYPES):
         values = columns.numbers[name]
@@ -193,38 +193,39 @@ def message_of(columns: Columns) -> scm_pb2.ReplicaColumns:
 
 
 class ReportableReplica(Protocol):
-    """A known replica; it has an attribute for each field of `COLUMNS`."""
+    """A replica that can be reported. It has an attribute for each field of `COLUMNS`."""
 
     @property
     def state(self) -> ReplicaState:
-        """The replica's state, as its datanode reports it."""
+        """State of the replica, as the datanode reports it."""
         ...
 
     @property
     def tree(self) -> TreeSummary | None:
-        """Summary of the replica's tree; None if it has no tree."""
+        """Summary of the replica's tree; None if the replica has no tree."""
         ...
 
     @property
     def origin_datanode_id(self) -> str:
-        """The id of the datanode that created the replica."""
+        """Id of the datanode that created the replica."""
         ...
 
     @property
     def volume_id(self) -> str:
-        """The id of the volume that stores the replica."""
+        """Id of the volume that stores the replica."""
         ...
 
     @property
     def is_empty(self) -> bool:
-        """Return True if the replica is known to contain nothing."""
+        """True if it is known that the replica has no blocks."""
         ...
 
 
 def report_of(
     known: ReportableReplica, *, contradiction_count: int, load_error: str = ""
 ) -> pb.ReplicaReport:
-    """Return the report of one replica. Its field `tree` is unset if the replica has no tree."""
+    """Return the report of one replica as a message. The field `tree` is not set if the replica has
+    no tree."""
     return pb.ReplicaReport(
         state=known.state,
         origin_datanode_id=known.origin_datanode_id,
@@ -238,10 +239,8 @@ def report_of(
 
 
 def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:
-    """Return a page of a full report as columns.
-
-    Raise RefusedError if a replica breaks a rule, because its values may not fit into the columns.
-    """
+    """Convert a page of a complete report to columns. Raise RefusedError if a field of a replica is
+    invalid, because its value may not fit into the column."""
     columns = columns_of(page.replicas, "replicas")
     if columns.refused:
         raise RefusedError(Code.MALFORMED_REQUEST, columns.refused)
@@ -260,17 +259,17 @@ _WIRE_CODES: Final = {
         [_ALGORITHM_CODES.tolist().index(i) for i in range(len(Algorithm))], np.uint8
     ),
 }
-"""For each enumeration, an array that maps the position of a member to its number on the wire."""
+"""For each enumeration, an array that converts the position of a member to protobuf's number."""
 
 
 def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Transpose rows into columns. If there are no rows, return an empty column for each name."""
+    """Convert rows to columns. If there are no rows, return an empty column for each name."""
     return list(zip(*rows, strict=True)) or [()] * len(names)
 
 
 class _RowFilter:
-    """Marks the replicas with invalid fields and keeps the first error. `path` returns the path of
-    a replica's field, for the error."""
+    """Collects the replicas with invalid fields and keeps the first error. The function `path`
+    returns the path of a replica's field for the error."""
 
     def __init__(self, count: int, path: Callable[[int, str], str]) -> None:
         self.is_out = np.zeros(count, np.bool_)
@@ -280,8 +279,8 @@ class _RowFilter:
     def refuse(
         self, is_out: NDArray[np.bool_], field: str, values: NDArray[Any], what: str
     ) -> None:
-        """Mark the replicas of `is_out` as invalid because of `field`. `what` is the text of the
-        error."""
+        """Record that the replicas for which `is_out` is True are invalid because of `field`.
+        `what` is the text of the error."""
         if not is_out.any():
             return
         i = int(is_out.argmax())
@@ -292,9 +291,11 @@ class _RowFilter:
 def _checked(
     numbers: dict[str, NDArray[Any]], words: Sequence[str], path: Callable[[int, str], str]
 ) -> Columns:
-    """Return the columns without replicas whose values are out of bounds. Convert states and
-    algorithms from wire numbers to positions. `path` returns the path of a replica's field, for an
-    error."""
+    """Return the columns without the replicas that have an invalid field.
+
+    Protobuf's numbers of states and algorithms are converted to positions in the Python
+    enumerations. `path` returns the path of a replica's field for an error.
+    """
     sieve = _RowFilter(len(numbers[ID.name]), path)
     for column in (ID, *COLUMNS):
         values = numbers[column.name]
@@ -319,7 +320,7 @@ def _checked(
 
 
 def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the position of each wire number's enum member; `_UNKNOWN` if there is no such member.
-    Protobuf's enums are open, so a peer may send any number."""
+    """Convert protobuf's numbers of an enumeration to positions. An unknown number becomes
+    `_UNKNOWN`, because another process may send any number."""
     is_small = (numbers >= 0) & (numbers < len(codes))
     return np.where(is_small, codes[np.where(is_small, numbers, 0)], _UNKNOWN)

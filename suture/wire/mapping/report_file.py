@@ -1,12 +1,13 @@
-"""Process that writes one report of a datanode as a Parquet file.
+"""A process that writes one report of a datanode as a Parquet file.
 
     python -m suture.wire.mapping.report_file
 
-The agent sends a line of JSON and then pages of replicas to its stdin. In a process of its own,
-neither Arrow, nor the client of an object store, nor a hung file system can harm the agent.
+The agent sends a line of JSON and then pages of replicas to the process's stdin. Because this is a
+separate process, Arrow, the client of an object store, or a file system that hangs cannot affect
+the agent.
 
-The process makes the file in memory and then creates it in one step (`FsPath.created`). A killed
-process therefore leaves no partial file that a reader takes for a report. The columns are those of
+The process creates the content in memory and then writes the file (`FsPath.created`). Therefore, a
+killed process leaves no partial file that could be read as a report. The columns are those of
 `health.tables.report_columns`.
 """
 
@@ -43,8 +44,8 @@ SCHEMA: Final = pa.schema([pa.field(c.name, KINDS[c.kind]) for c in REPORT])
 
 
 def main() -> int:
-    """Write the report from stdin; print its row and byte counts, or the error, as JSON on
-    stdout."""
+    """Write the report that is read from stdin. Print the numbers of rows and bytes, or the error,
+    as JSON on stdout."""
     with suppress(PermissionError):  # SystemCallFilter= of a systemd unit may forbid it
         os.nice(NICE)
     source = sys.stdin.buffer
@@ -60,8 +61,11 @@ def main() -> int:
 def write(
     directory: FsPath, header: Mapping[str, Any], replicas: Iterable[pb.ReplicaReport]
 ) -> dict[str, Any]:
-    """Write a report and remove the oldest reports of the same datanode; return the number of rows
-    and bytes. Raise OSError or pyarrow.ArrowException."""
+    """Write a report, and remove the oldest reports of the same datanode.
+
+    Return the number of replicas and of bytes. Raise OSError or pyarrow.ArrowException if the
+    report cannot be written.
+    """
     datanode_id, at_ms = header["datanode_id"], header["reported_at_ms"]
     ids = {"datanode_id": datanode_id, "reported_at_ms": at_ms}
     content, count = _content({**ids, **header["datanode"]}, (ids | row_of(r) for r in replicas))
@@ -74,7 +78,7 @@ def write(
 
 
 def row_of(report: pb.ReplicaReport) -> dict[str, Any]:
-    """Return the columns of one replica."""
+    """Convert the report of one replica to a row."""
     row: dict[str, Any] = {
         "container_id": report.container_id,
         "replica_index": report.replica_index,
@@ -101,8 +105,8 @@ def row_of(report: pb.ReplicaReport) -> dict[str, Any]:
 
 
 def _content(datanode: dict[str, Any], replicas: Iterator[Row]) -> tuple[Any, int]:
-    """Return the file's content: the replicas in row groups, and one more row group with the
-    datanode's own row, which contains their number."""
+    """Return the content of the file and the number of replicas. The last row group has the row of
+    the datanode, which contains this number."""
     sink, count, group = pa.BufferOutputStream(), 0, list[Row]()
     with pq.ParquetWriter(sink, SCHEMA, compression="zstd", write_page_checksum=True) as file:
 
@@ -122,8 +126,8 @@ def _content(datanode: dict[str, Any], replicas: Iterator[Row]) -> tuple[Any, in
 
 
 def _remove_old(own: FsPath, newest: str, keep_count: int) -> None:
-    """Remove the oldest reports beyond `keep_count`, and hidden files that killed processes left
-    behind."""
+    """Remove the oldest reports, so that `keep_count` remain. Also remove temporary files of killed
+    processes."""
     files = [one.place for one in own.listed() if one.is_file]
     whole = [place for place in files if FILE.fullmatch(place.name)]
     left = [place for place in files if place.name.startswith(".") and place.name[1:] < newest]

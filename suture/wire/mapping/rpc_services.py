@@ -1,8 +1,8 @@
-"""Both ends of the services in proto/, built from their descriptors: stubs and method handlers.
+"""Creates stubs and method handlers of the services in proto/ from their descriptors.
 
 Generated stubs and servicers would repeat the descriptors in 2,700 lines. They also register each
-method with gRPC's core, which serves plugins that measure calls. Registration costs six more Python
-calls per call (ADR 0041).
+method with gRPC's core, for plugins that measure calls. The registration costs six additional
+Python calls per call (ADR 0041).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +24,8 @@ Header = tuple[str, str]
 
 
 class Stub:
-    """Caller of a service in another process. Each RPC of the service is an attribute with its
-    name. Thread-safe."""
+    """Calls a service in another process. Each RPC of the service is an attribute with its name.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -36,13 +36,16 @@ class Stub:
         encoders: Mapping[str, Callable[[Any], bytes] | None] = NO_CODECS,
         decoders: Mapping[str, Callable[[bytes], Any] | None] = NO_CODECS,
     ) -> None:
-        """Each call carries `header`, if given. `encoders` and `decoders` replace those of the
-        generated classes, by RPC; None = the caller passes or gets bytes."""
+        """Create a stub of `service` on a channel. If `header` is given, each call sends it.
+
+        `encoders` and `decoders` have functions that replace those of the generated classes, by
+        RPC. If such a function is None, the caller passes or gets bytes.
+        """
         self._channel, self._service, self._header = channel, service, header
         self._encoders, self._decoders = encoders, decoders
 
     def __getattr__(self, name: str) -> Any:
-        """Return gRPC's callable of an RPC. Later accesses find it as an attribute."""
+        """Return gRPC's callable of the RPC `name`, and store it as an attribute."""
         rpc = self._service.methods_by_name.get(name)
         if rpc is None:
             raise AttributeError(f"{self._service.full_name} has no RPC {name!r}")
@@ -59,7 +62,7 @@ class Stub:
 
 
 class _HeaderMethod:
-    """A method whose calls carry an additional header."""
+    """gRPC's callable of a method, which sends an additional header with each call."""
 
     __slots__ = ("_header", "_method")
 
@@ -71,16 +74,16 @@ class _HeaderMethod:
         return self._method(request, metadata=(self._header, *(metadata or ())), **options)
 
     def future(self, request: Any, *, metadata: Any = None, **options: Any) -> Any:
-        """Call gRPC's method with the header."""
+        """Start a call with the header, and return its future."""
         return self._method.future(request, metadata=(self._header, *(metadata or ())), **options)
 
 
 def method_handlers(service: ServiceDescriptor, servicers: Sequence[object]) -> dict[str, Any]:
-    """Return gRPC's handlers of the RPCs that the servicers have as methods, by RPC.
+    """Return gRPC's handlers of the RPCs for which a servicer has a method, by RPC.
 
-    No two servicers may have the same RPC. A method takes the request, or the request and gRPC's
-    context. A servicer may have mappings `decoders` and `encoders`, which replace those of the
-    generated classes, by RPC.
+    An RPC may be in only one servicer. A method takes the request, or the request and gRPC's
+    context. A servicer may have mappings `decoders` and `encoders`, with functions that replace
+    those of the generated classes, by RPC.
     """
     handlers: dict[str, Any] = {}
     for name, rpc in service.methods_by_name.items():
@@ -97,12 +100,13 @@ def method_handlers(service: ServiceDescriptor, servicers: Sequence[object]) -> 
 
 
 def _with_context(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method as gRPC calls it, with its context."""
+    """Return a method with the arguments that gRPC passes: the request and the context."""
     takes_context = len(signature(method).parameters) > 1
     return method if takes_context else lambda request, _context: method(request)
 
 
 def kind_of(rpc: MethodDescriptor) -> str:
-    """Return how gRPC calls an RPC by its streams, for instance `unary_stream`."""
+    """Return gRPC's name of the kind of an RPC, for instance `unary_stream`: the kind of its
+    requests and of its responses."""
     ends = (rpc.client_streaming, rpc.server_streaming)
     return "_".join("stream" if is_stream else "unary" for is_stream in ends)

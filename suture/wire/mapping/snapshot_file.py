@@ -1,13 +1,13 @@
-"""Snapshot of a control plane's tables at one instant, as files for the Spark job.
+"""Writes a snapshot of the control plane's tables at one instant, as files for the Spark job.
 
     <snapshot>/manifest.json
                containers/part-00000.parquet
                replicas/part-…  nodes/part-…  pending_ops/part-…
 
 The manifest is written last: a directory without a manifest is no snapshot. All files are written
-to a hidden directory next to the target, synced, and renamed. A reader therefore sees a complete
-snapshot or none. An unsigned 64-bit checksum is stored as the signed number with the same bits,
-because Spark has no unsigned type.
+to a hidden directory next to the target, synced, and renamed. Therefore, a reader sees either a
+complete snapshot or none. An unsigned 64-bit checksum is stored as the signed number with the same
+bits, because Spark has no unsigned type.
 """
 
 import fcntl
@@ -45,16 +45,16 @@ SCHEMAS: Final[dict[str, Any]] = {
     name: pa.schema([pa.field(c.name, KINDS[c.kind], nullable=c.is_nullable) for c in columns])
     for name, columns in TABLES.items()
 }
-"""Arrow schemas of the tables that the Spark job reads."""
+"""Arrow schemas of the tables that the Spark job reads, by table."""
 
 
 @contextmanager
 def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
-    """Yield a snapshot that becomes `target` when it is finished. If it is not finished, nothing of
-    it remains.
+    """Yield a snapshot to write. If it is finished at the end of the `with` block, it is renamed to
+    `target`; otherwise it is removed.
 
-    Raise UnavailableError(DISK_OUT_OF_SPACE) if it cannot be written. Raise RefusedError if another
-    process is writing it or it already exists.
+    Raise UnavailableError(DISK_OUT_OF_SPACE) if the snapshot cannot be written,
+    UnavailableError(BUSY) if another process is writing it, and RefusedError if it already exists.
     """
     building = target.parent / f".{target.name}.building"
     try:
@@ -86,7 +86,7 @@ def writing(target: Path, snapshot_id: str) -> Iterator["SnapshotFiles"]:
 
 
 class SnapshotFiles:
-    """The tables of an unfinished snapshot. Rows of any table may be added at any time."""
+    """The files of an unfinished snapshot. Rows of any table may be added at any time."""
 
     def __init__(self, building: Path, snapshot_id: str) -> None:
         self._building = building
@@ -98,16 +98,14 @@ class SnapshotFiles:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of rows of each table."""
+        """Number of rows of each table, by table."""
         return {name: table.count for name, table in self._tables.items()}
 
     def add(self, table: str, rows: Iterable[Row]) -> None:
-        """Add rows to a table.
+        """Add rows to a table. Rows are kept in memory until they fill a row group of the file.
 
-        Raise OSError. Raise pyarrow.ArrowInvalid if a column cannot hold a value, KeyError if a
-        value is missing, and ValueError if a value has no column.
-
-        Rows are kept in memory until they fill a row group of the file.
+        Raise OSError if the rows cannot be written, pyarrow.ArrowInvalid if a value has the wrong
+        type, KeyError if a value is missing, and ValueError if a value has no column.
         """
         self._tables[table].add(rows)
 
@@ -121,7 +119,7 @@ class SnapshotFiles:
         keys_at_risk: Mapping[str, object] | None = None,
     ) -> None:
         """Write the remaining rows and the manifest. `health.tables.snapshot_columns` describes
-        `keys_at_risk`. Raise OSError or pyarrow.ArrowInvalid."""
+        `keys_at_risk`. Raise OSError or pyarrow.ArrowInvalid if this fails."""
         for table in self._tables.values():
             table.finish()
         manifest = {
@@ -142,14 +140,14 @@ class SnapshotFiles:
         self.is_finished = True
 
     def close(self) -> None:
-        """Close the files without finishing the snapshot."""
+        """Close the files. The snapshot is not finished by this method."""
         for table in self._tables.values():
             table.close()
 
 
 class _Table:
-    """Files of one table. Each file has whole row groups; an empty table still has one file, with
-    its schema."""
+    """The files of one table. Each file has complete row groups. An empty table has one file with
+    the schema."""
 
     def __init__(self, directory: Path, schema: Any, snapshot_id: str) -> None:
         self._directory = directory
@@ -216,8 +214,8 @@ class _Table:
 
 
 def _claim(building: Path) -> int:
-    """Create the directory and lock it; return its descriptor. The files of a killed run are
-    removed first."""
+    """Create the directory of the snapshot and lock it. Return its descriptor. Files of a killed
+    process are removed first."""
     if building.exists():
         descriptor = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,12 +1,13 @@
-"""Transfer of a tree as columns, in pages, to the requested depth.
+"""Sends and receives a tree as columns in pages, down to the requested level.
 
-- ROOT returns the summary alone, in one small page.
+- ROOT returns only the summary, in one small page.
 - RANGES returns a checksum per range of block ids. The caller names the first id of each range.
 - BLOCKS returns a row per block. A caller requests it for the ranges that differ.
 - CHUNKS adds a row per chunk. A caller requests it for the blocks that differ.
 
-The traffic therefore depends on the amount of damage. The size of a page is limited, so a container
-of any size can be sent. Python handles no single rows; numpy converts whole columns.
+Therefore, the traffic depends on the amount of damage. The size of a page is limited, so the tree
+of a container of any size can be sent. numpy converts complete columns; no single rows are
+processed in Python.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ ROWS_MAX: Final = 8 * 1024**2  # maximum number of blocks or chunks in one answe
 
 @dataclass(frozen=True, slots=True)
 class TreeQuery:
-    """Requested part of a tree; without ids and ranges, the whole tree."""
+    """The requested part of a tree. Without ids and ranges, the complete tree is requested."""
 
     level: int
     block_ids: U64s
@@ -46,8 +47,8 @@ class TreeQuery:
 
 
 def parse_selection(request: pb.GetContainerHashesRequest) -> TreeQuery:
-    """Return the requested part of the tree. Raise RefusedError(MALFORMED_REQUEST) if the request
-    is invalid."""
+    """Convert a request to the requested part of the tree. Raise RefusedError(MALFORMED_REQUEST) if
+    the request is invalid."""
     if request.level not in {pb.ROOT, pb.RANGES, pb.BLOCKS, pb.CHUNKS}:
         raise codec.malformed("level", f"level {request.level} is unknown")
     if request.block_ids and request.ranges:
@@ -84,8 +85,8 @@ def _ids(values: Sequence[int], where: str) -> U64s:
 
 
 def pages(tree: Tree, selection: TreeQuery) -> Iterator[pb.HashesPage]:
-    """Yield the selected part of a tree in pages. The first page has the summary, even if no row is
-    selected."""
+    """Yield the requested part of a tree in pages. The first page has the summary, even if there
+    are no rows."""
     summary = codec.summary_message(tree.summary())
     if selection.level == pb.ROOT:
         yield pb.HashesPage(summary=summary)
@@ -103,7 +104,7 @@ def pages(tree: Tree, selection: TreeQuery) -> Iterator[pb.HashesPage]:
 
 
 def _selected(tree: Tree, selection: TreeQuery) -> npt.NDArray[np.intp]:
-    """Return the indexes of the selected blocks, ascending."""
+    """Return the positions of the requested blocks in ascending order."""
     if len(selection.block_ids):
         return np.flatnonzero(np.isin(tree.block_ids, selection.block_ids))
     ranges = list(zip(selection.firsts.tolist(), selection.lasts.tolist(), strict=True))
@@ -113,7 +114,8 @@ def _selected(tree: Tree, selection: TreeQuery) -> npt.NDArray[np.intp]:
 def _page_parts(
     tree: Tree, indexes: npt.NDArray[np.intp], *, with_chunks: bool
 ) -> Iterator[npt.NDArray[np.intp]]:
-    """Divide the blocks into pages, at least one. All chunks of a block are in the same page."""
+    """Divide the blocks at the positions `indexes` into pages, at least one. All chunks of a block
+    are in the same page."""
     sizes = np.full(len(indexes), BLOCK_ROW_BYTES, dtype=np.int64)
     if with_chunks:
         sizes += tree.chunk_counts[indexes] * CHUNK_ROW_BYTES
@@ -147,7 +149,8 @@ def _rows(tree: Tree, indexes: npt.NDArray[np.intp], *, with_chunks: bool) -> pb
 
 @dataclass(frozen=True, slots=True)
 class BlockRows:
-    """A peer's block rows as columns, in ascending order of block ids."""
+    """A peer's blocks as columns, in ascending order of their ids: the id, the checksum, and True
+    if the block is deleted."""
 
     summary: TreeSummary
     block_ids: U64s
@@ -156,13 +159,13 @@ class BlockRows:
 
 
 def read_summary(answer: Iterable[pb.HashesPage]) -> TreeSummary:
-    """Return the tree's summary in a peer's answer."""
+    """Return the summary of a peer's tree from the pages that the peer sent."""
     return _collect(answer).summary
 
 
 def read_ranges(answer: Iterable[pb.HashesPage], *, count: int) -> tuple[TreeSummary, U64s]:
-    """Return the summary and one checksum per requested range. Raise RefusedError if their number
-    is wrong."""
+    """Return the summary and the checksums of the `count` requested ranges from the pages that a
+    peer sent. Raise RefusedError if the number of checksums is wrong."""
     columns = _collect(answer)
     if len(columns.ranges) != count:
         raise _bad_answer(f"{len(columns.ranges)} range checksums, {count} were asked for")
@@ -170,8 +173,8 @@ def read_ranges(answer: Iterable[pb.HashesPage], *, count: int) -> tuple[TreeSum
 
 
 def read_blocks(answer: Iterable[pb.HashesPage]) -> BlockRows:
-    """Return the block rows of a peer's answer. Raise RefusedError if the columns are
-    inconsistent."""
+    """Return the rows of blocks from the pages that a peer sent. Raise RefusedError if the columns
+    are inconsistent."""
     columns = _collect(answer)
     sizes = {len(columns.block_ids), len(columns.block_checksums), len(columns.deleted)}
     if len(sizes) != 1:
@@ -182,7 +185,8 @@ def read_blocks(answer: Iterable[pb.HashesPage]) -> BlockRows:
 
 
 def read_tree(answer: Iterable[pb.HashesPage]) -> tuple[TreeSummary, Tree]:
-    """Return the summary, and the selected blocks as a tree computed from their chunks."""
+    """Return the summary, and the requested blocks as a tree, from the pages that a peer sent.
+    Raise RefusedError if the columns are inconsistent."""
     columns = _collect(answer)
     if (columns.lengths > CHUNK_BYTES_MAX).any() or (columns.lengths == 0).any():
         raise _bad_answer(f"chunk lengths beyond 1..{CHUNK_BYTES_MAX}")
@@ -219,7 +223,8 @@ class _Columns:
 
 
 def _collect(answer: Iterable[pb.HashesPage]) -> _Columns:
-    """Return the columns of all pages joined. Raise RefusedError if a peer sends too many rows."""
+    """Join the columns of all pages. Raise RefusedError if a peer sends too many rows, or no
+    summary."""
     received: list[pb.HashesPage] = []
     row_count = 0
     for page in answer:

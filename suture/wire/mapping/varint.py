@@ -1,4 +1,4 @@
-"""Protobuf's varints, for messages that are assembled or parsed without protobuf."""
+"""Encodes and decodes protobuf's varints, for messages that are processed without protobuf."""
 
 from typing import Final
 
@@ -7,13 +7,14 @@ LENGTH_DELIMITED: Final = 2  # protobuf's wire type of bytes and messages
 
 
 def field_tag(number: int) -> bytes:
-    """Return the tag of a field with this number (at most 15) that contains bytes or a message."""
+    """Return the encoded tag of a field with this number (at most 15), whose value is bytes or a
+    message."""
     assert 0 < number < 16
     return bytes([number << 3 | LENGTH_DELIMITED])
 
 
 def varint(value: int) -> bytes:
-    """Return `value` as a varint."""
+    """Encode `value` as a varint."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -23,8 +24,11 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(view: memoryview, start: int) -> tuple[int, int]:
-    """Return the number in a varint, and the offset of its end. If the varint does not end, return
-    a number larger than any message size."""
+    """Decode the varint at the offset `start`. Return its value, and the offset of the first byte
+    after it.
+
+    If the varint has no end, return a value that is larger than the size of any message.
+    """
     value = 0
     for index, octet in enumerate(view[start : start + VARINT_BYTES_MAX]):
         value |= (octet & 0x7F) << 7 * index

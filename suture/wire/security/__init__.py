@@ -1,1 +1,1 @@
-"""Certificates: their identities, their renewal, and an authority that issues them."""
+"""Certificates: the identities in them, their renewal, and an authority that issues them."""

@@ -1,10 +1,10 @@
-"""Identity in a certificate: a name, roles, and optionally the id of a datanode.
+"""The identity in a certificate: a name, roles, and optionally the id of a datanode.
 
     subject CN                                  the name, for people and the audit log
     URI suture:role:peer|scm|admin|client       permissions of the holder; several, or none
     URI suture:node:<datanode id>               the only datanode for which the holder may act
 
-The handshake has already verified that the certificate chains to a trusted authority.
+The TLS handshake has already verified that a trusted authority has issued the certificate.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ UNNAMED: Final = "unnamed"
 
 
 class Role(StrEnum):
-    """Role of a certificate's holder in the cluster."""
+    """The role of a certificate's owner in the cluster."""
 
     PEER = "peer"  # a datanode: serves, calls other datanodes, reports to the SCM
     SCM = "scm"  # the control plane: serves, and calls no other process
@@ -35,7 +35,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CertificateIdentity:
-    """Content of one certificate. Times are wall clock times."""
+    """The identity in a certificate, and its validity in seconds since 1970."""
 
     name: str
     roles: frozenset[Role]
@@ -81,7 +81,7 @@ def _identity(certificate: "Certificate") -> CertificateIdentity:
 
 
 def uris_of(certificate: "Certificate") -> Iterator[str]:
-    """Yield the URIs in the certificate's subject alternative names."""
+    """Yield the URIs in a certificate's subject alternative names."""
     from cryptography import x509
 
     try:
@@ -92,7 +92,8 @@ def uris_of(certificate: "Certificate") -> Iterator[str]:
 
 
 def expires_at_s(security: Security) -> float:
-    """Return the Unix time at which the present certificate expires; 0 without a certificate."""
+    """Return the time at which the current certificate expires, in seconds since 1970. Return 0 if
+    the process has no certificate."""
     if security.certificates is None:
         return 0.0
     return identity_of(security.certificates.material.certificate).expires_at_s
@@ -100,7 +101,7 @@ def expires_at_s(security: Security) -> float:
 
 def check_own(certificate: bytes, role: Role, now_s: float) -> CertificateIdentity:
     """Return the identity in this process's own certificate. Raise RefusedError(INVALID_CONFIG) if
-    peers would reject the certificate."""
+    other processes would reject the certificate."""
     identity = identity_of(certificate)
     if now_s >= identity.expires_at_s:
         raise RefusedError(

@@ -1,11 +1,11 @@
-"""A private certificate authority in a directory, for a cluster that has none.
+"""A private certificate authority in a directory, for a cluster that has no other authority.
 
     DIR/ca.pem ca.key        the authority; the key stays with the operator
     DIR/<name>.pem .key      issued certificates
 
-Keys are P-256, never leave their file, and only the owner may read them. A certificate that is
-issued again under its name gets a new key and keeps its datanode id. The rules are those of RFC
-5280; the `cryptography` library implements them.
+Keys are P-256, never leave their file, and only the owner may read them. If a certificate is issued
+again under the same name, it gets a new key and has the same datanode id. The rules are those of
+RFC 5280, which the `cryptography` library implements.
 """
 
 import ipaddress
@@ -39,7 +39,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")  # a file name, and
 
 @dataclass(frozen=True, slots=True)
 class CertificateInfo:
-    """Content of one certificate for display."""
+    """The content of one certificate, for display."""
 
     name: str
     issuer: str
@@ -55,7 +55,7 @@ class CertificateInfo:
 
 @dataclass(frozen=True, slots=True)
 class CertificateRequest:
-    """A certificate that the authority should issue. `hosts` are DNS names and IP addresses."""
+    """A request for a certificate. `hosts` are DNS names and IP addresses."""
 
     name: str
     roles: Sequence[Role]
@@ -65,8 +65,8 @@ class CertificateRequest:
 
 
 def create_authority(directory: Path, *, name: str, days: int, now: datetime) -> Path:
-    """Create a new authority; return its certificate. Raise RefusedError if the directory has an
-    authority."""
+    """Create a new authority, and return the path of its certificate. Raise RefusedError if the
+    directory already has an authority."""
     paths = _paths(directory, CA_NAME)
     directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
     for path in paths:
@@ -100,12 +100,12 @@ def create_authority(directory: Path, *, name: str, days: int, now: datetime) ->
 
 
 def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple[Path, Path]:
-    """Create a key and a certificate for it; return both paths, certificate first. Raise
-    RefusedError if the order is invalid.
+    """Create a key and issue a certificate for it. Return the paths of the certificate and of the
+    key.
 
-    The certificate of a server must name the hosts under which clients connect to it. The
-    certificate of a datanode contains the datanode's id: `order.node_id`, or the id in the former
-    certificate, or a new id.
+    The certificate of a server must have the names of the hosts to which clients connect. The
+    certificate of a datanode has the datanode's id: `order.node_id`, or the id in the previous
+    certificate, or a new id. Raise RefusedError if the request is invalid.
     """
     _check(order)
     authority, authority_key = _authority(directory)
@@ -143,8 +143,8 @@ def issue(directory: Path, order: CertificateRequest, *, now: datetime) -> tuple
 
 
 def describe_certificates(path: Path) -> list[CertificateInfo]:
-    """Return the certificates in a PEM file for display. Raise RefusedError(INVALID_CONFIG) if the
-    file is invalid."""
+    """Return the content of the certificates in a PEM file, for display. Raise
+    RefusedError(INVALID_CONFIG) if the file is invalid."""
     try:
         content = read_file_bounded(path, bytes_max=SETTINGS_BYTES_MAX)
     except OSError as error:
@@ -253,8 +253,8 @@ def _node_of_before(path: Path) -> str:
 
 
 def _purposes(roles: Sequence[Role]) -> x509.ExtendedKeyUsage:
-    """Return the key usages of a certificate. Only roles that run a server get the server usage; an
-    operator does not."""
+    """Return the extended key usage of a certificate. Only the roles of servers include the usage
+    for servers."""
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if SERVING & set(roles):
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
@@ -282,8 +282,8 @@ def _paths(directory: Path, name: str) -> tuple[Path, Path]:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Replace a file atomically, so that other processes never read a partial file. Only the owner
-    may read a key at any time."""
+    """Replace a file atomically, so that other processes never read a partial file. The file has
+    the mode `mode` from its creation, so that only the owner can ever read a key."""
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
@@ -296,5 +296,5 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def now() -> datetime:
-    """Return the wall clock in the format of certificates: whole seconds, UTC."""
+    """Return the current time in UTC, in whole seconds, as certificates require."""
     return datetime.now(UTC).replace(microsecond=0)

@@ -1,14 +1,15 @@
-"""Mutual TLS: the certificate files of one process, reloaded when they change.
+"""Mutual TLS: the certificate files of a process, which are loaded again when they change.
 
     certificate + key    our identity, for callers and callees
     ca                   authorities whose certificates are trusted
 
-Each handshake and each call uses the present files, so a renewed certificate or a new authority
-needs no restart. If the files are inconsistent, the former ones remain in use and the fault is
-logged once. Examples are a half-written renewal, or a key that other users may read. Rejected files
-are read again until they are valid, because for instance a certificate may become valid later.
+Each handshake and each call uses the current files, so a renewed certificate or a new authority
+needs no restart. If the files are invalid, the previous ones remain in use, and the fault is logged
+once. Examples are a renewal that is not complete yet, or a key that other users may read. Rejected
+files are read again until they are valid, because for instance a certificate may become valid
+later.
 
-Without certificates a process uses plaintext: always on loopback, and on other addresses only if
+Without certificates, a process uses plaintext: always on loopback, and on other addresses only if
 that is allowed.
 """
 
@@ -37,7 +38,7 @@ Signature = tuple[tuple[int, int, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """The PEM files of one process: its certificate with its issuers, its key, and its trusted
+    """The PEM files of a process: its certificate with the issuers, its key, and the trusted
     authorities."""
 
     certificate: Path
@@ -45,7 +46,8 @@ class TlsFiles:
     ca: Path
 
     def signature(self) -> Signature:
-        """Return a value that changes when a file does. Raise RefusedError if a file is missing."""
+        """Return a value that changes if a file changes. Raise RefusedError if a file is
+        missing."""
         found = []
         for path in (self.certificate, self.key, self.ca):
             try:
@@ -58,20 +60,20 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Contents of the files at one time. The key is known to belong to the certificate."""
+    """The content of the PEM files at one instant. The key belongs to the certificate."""
 
     certificate: bytes
     key: bytes
     ca: bytes
 
     def __repr__(self) -> str:
-        """Return a text without contents, because a key must not be logged."""
+        """Return a text without the content, because a key must not be logged."""
         return "Material(...)"
 
 
 def read_files(files: TlsFiles) -> TlsMaterial:
-    """Read and check the files. Raise RefusedError(INVALID_CONFIG) if one is invalid; the error
-    names the file and its fault."""
+    """Read and validate the PEM files. Raise RefusedError(INVALID_CONFIG) if one is invalid. The
+    message names the file and its fault."""
     material = TlsMaterial(
         certificate=_content(files.certificate, FILE_MODES_REFUSED),
         key=_content(files.key, KEY_MODES_REFUSED),
@@ -96,8 +98,11 @@ def read_files(files: TlsFiles) -> TlsMaterial:
 
 
 def _content(path: Path, modes_refused: int) -> bytes:
-    """Return the content of a PEM file. Raise RefusedError if the file cannot be read, has a mode
-    in `modes_refused` (others may change it, or may read a key), or belongs to another user."""
+    """Return the content of a PEM file.
+
+    Raise RefusedError if the file cannot be read, belongs to another user, or has a mode in
+    `modes_refused`, with which other users could change the file or read a key.
+    """
     try:
         with path.open("rb") as file:
             facts = os.fstat(file.fileno())
@@ -130,10 +135,10 @@ def _refused(message: str) -> RefusedError:
 
 @dataclass(eq=False)
 class Certificates:
-    """The certificates that a process uses now. Thread-safe.
+    """The certificates that a process currently uses. Thread-safe.
 
-    The constructor reads the files and raises RefusedError if they are invalid. `inspect` checks
-    the contents, too, and may raise RefusedError for other reasons.
+    The constructor reads the files. `inspect` is called to check the content additionally. Raise
+    RefusedError if the files are invalid, or if `inspect` raises it.
     """
 
     files: TlsFiles
@@ -154,16 +159,18 @@ class Certificates:
 
     @property
     def material(self) -> TlsMaterial:
-        """The certificates to use now. If changed files are invalid, the fault is logged and the
-        former certificates remain in use."""
+        """The current certificates. If changed files are invalid, the fault is logged, and the
+        previous certificates remain in use."""
         now_s = self.monotonic_s()
         if now_s - self._looked_at_s >= LOOK_INTERVAL_S:
             self.reload_if_changed()
         return self._material
 
     def reload_if_changed(self, *, is_asked: bool = False) -> None:
-        """Reload changed files. If they are invalid, log the fault and keep the former ones. The
-        same fault is logged once, or each time if `is_asked`."""
+        """Load changed files again. If they are invalid, log the fault and use the previous ones.
+
+        The same fault is logged only once, unless `is_asked` is True.
+        """
         self._looked_at_s = self.monotonic_s()
         try:
             self.reload()
@@ -174,11 +181,11 @@ class Certificates:
             self._told = str(error)
 
     def reload(self) -> bool:
-        """Reload changed files; return whether they changed. Raise RefusedError if they are
-        invalid; the former ones then remain in use.
+        """Load changed files again. Return True if the certificates have changed.
 
-        Rejected files are read again each time. The cause may disappear without a change of the
-        files, for instance a clock that was behind or a failed read.
+        Raise RefusedError if the files are invalid; the previous certificates then remain in use.
+        Rejected files are read again at each call, because the cause may disappear without a change
+        of the files. Examples are a wrong clock or a failed read.
         """
         signature = self.files.signature()
         if signature == self._signature:
@@ -194,18 +201,16 @@ class Certificates:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Credentials of a process, and whether it may use plaintext. A server accepts callers
-    without a certificate unless `asks_certificate` is True."""
+    """The certificates of a process, and whether it may use plaintext. If `asks_certificate` is
+    False, a server accepts callers without a certificate."""
 
     certificates: Certificates | None = None
     allow_plaintext: bool = False
     asks_certificate: bool = True
 
     def server_credentials(self, address: str) -> grpc.ServerCredentials | None:
-        """Return the TLS credentials of a server on `address`; None for plaintext.
-
-        Raise RefusedError if plaintext is not allowed on `address`.
-        """
+        """Return the TLS credentials of a server on `address`; None means plaintext. Raise
+        RefusedError if plaintext is not allowed on `address`."""
         if self.certificates is None:
             self.check_plaintext(address, "listen on")
             return None
@@ -217,14 +222,14 @@ class Security:
         )
 
     def reload(self) -> None:
-        """Reload the certificates now. If they are invalid, log the fault and keep the former
+        """Load the certificates again now. If they are invalid, log the fault and use the previous
         ones."""
         if self.certificates is not None:
             self.certificates.reload_if_changed(is_asked=True)
 
     def check_plaintext(self, address: str, what: str) -> None:
-        """Raise RefusedError if plaintext is not allowed for an address of another machine. `what`
-        is the action for the message (listen on, call)."""
+        """Raise RefusedError if `address` is on another machine and plaintext is not allowed.
+        `what` is the action for the message ("listen on" or "call")."""
         if not self.allow_plaintext and not is_loopback(address):
             raise RefusedError(
                 Code.INVALID_CONFIG,
@@ -236,18 +241,18 @@ class Security:
 
 
 class _Configuration:
-    """Callback that returns a server's certificates. gRPC calls it before each handshake."""
+    """Returns the certificates of a server to gRPC, which calls `changed` before each handshake."""
 
     def __init__(self, certificates: Certificates) -> None:
         self._certificates = certificates
         self._shown = certificates.material
 
     def first(self) -> grpc.ServerCertificateConfiguration:
-        """Return the configuration at the start."""
+        """Return the certificates at the start of the server."""
         return self._of(self._shown)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """Return a new configuration if the certificates have changed; None otherwise."""
+        """Return the new certificates if they have changed since the last call, else None."""
         material = self._certificates.material
         if material is self._shown:
             return None
@@ -265,8 +270,8 @@ LOOPBACK_ONLY: Final = Security()
 
 
 def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
-    """Return the files of a process; None if none is named. Raise RefusedError if only some are
-    named."""
+    """Return the PEM files of a process; None if none is given. Raise RefusedError if only some are
+    given."""
     if certificate is not None and key is not None and ca is not None:
         return TlsFiles(certificate, key, ca)
     named = {"certificate": certificate, "key": key, "ca": ca}
@@ -286,14 +291,14 @@ def load_security(
     allow_plaintext: bool = False,
     inspect: Callable[[TlsMaterial], None] = lambda _: None,
 ) -> Security:
-    """Return the security of a process: certificates from `files`, or plaintext if `files` is None.
-    Raise RefusedError if the files are invalid."""
+    """Return the TLS settings of a process, with the certificates in `files`; plaintext if `files`
+    is None. Raise RefusedError if the files are invalid."""
     certificates = None if files is None else Certificates(files, inspect=inspect)
     return Security(certificates, allow_plaintext)
 
 
 def channel_credentials(material: TlsMaterial) -> grpc.ChannelCredentials:
-    """Return a client's credentials and trusted authorities."""
+    """Return gRPC's credentials of a client, with the trusted authorities."""
     return grpc.ssl_channel_credentials(material.ca, material.key, material.certificate)
 
 

@@ -1,1 +1,1 @@
-"""Parts of every server: binding, limits, access control, health."""
+"""The common parts of every server: addresses, limits, access control and health checks."""

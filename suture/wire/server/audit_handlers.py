@@ -1,4 +1,5 @@
-"""RPC ListAudit, which both services have: lines of the audit log about commands of people."""
+"""The RPC ListAudit, which both services have. It returns lines of the audit log about commands of
+people."""
 
 import json
 from collections import deque
@@ -24,19 +25,20 @@ BY_PEOPLE: Final = frozenset(
     for method, rule in TABLE.items()
     if rule.audited and rule.roles & (ADMIN | CLIENT)
 )
-"""Audited methods that people call. Datanodes call the others."""
+"""Names of the audited methods that people call. The other audited methods are called only by
+datanodes."""
 NO_OBJECTS: Final = frozenset({"event", "at", "action", "result", "roles", "place"})
 
 
 @dataclass(eq=False)
 class AuditHandlers:
-    """Handler of the RPC ListAudit, which returns lines of the audit log."""
+    """Implements the RPC ListAudit, which returns lines of the audit log."""
 
     audit: Audit
 
     def ListAudit(self, request: pb.ListAuditRequest, _context: Context) -> pb.ListAuditResponse:
-        """Return the newest lines of the audit log since a time. Raise RefusedError if the log has
-        no file."""
+        """Return the newest lines of the audit log since a time. Raise RefusedError if the audit
+        log is not written to a file."""
         since_ms = parse_int(request.since_ms, "since_ms", low=0, high=ID_MAX)
         if self.audit.path is None:
             raise RefusedError(
@@ -56,8 +58,9 @@ class AuditHandlers:
 
 
 def lines_of_people(path: Path, since_s: float, about: str) -> Iterator[str]:
-    """Yield the lines of an audit log and its rotated files about commands of people since a time,
-    oldest first. With `about`, yield only those that name this object."""
+    """Yield the lines of an audit log about commands of people since `since_s`, the oldest first.
+    Rotated files are included. If `about` is not "", only lines that name this object are returned.
+    """
     since = datetime.fromtimestamp(since_s, UTC).isoformat(timespec="milliseconds")
     for file in (*(Path(f"{path}.{index}") for index in range(KEPT_COUNT, 0, -1)), path):
         try:
@@ -82,8 +85,8 @@ def _is_due(line: str, *, since: str, about: str) -> bool:
 
 
 def is_about(entry: Mapping[str, Any], about: str) -> bool:
-    """Return whether a line names an object: its id, or a name that begins with `about`. A list
-    that was cut in the log counts as naming every object."""
+    """Return True if a line names an object, by its id or by a name that begins with `about`. If a
+    list was cut in the log, the line counts as naming every object."""
     for name, value in entry.items():
         if name in NO_OBJECTS:
             continue

@@ -1,10 +1,11 @@
-"""Access control: one table for both services, and the gate that checks it before every call.
+"""Access control of both services: a table of methods, and a layer that checks it before every
+call.
 
-- A method that is not in the table is closed to all callers.
-- Over TLS, the identity and the roles in the caller's certificate decide.
-- Over plaintext (loopback, or allowed by an option) callers cannot be distinguished. Every method
-  in the table is open.
-- Each caller has a limit of calls per second.
+- A method that is not in the table cannot be called.
+- Over TLS, the roles in the caller's certificate determine the methods that it may call.
+- Over plaintext (loopback, or allowed by an option), callers cannot be distinguished. They may call
+  every method in the table.
+- The number of calls per second of each caller is limited.
 - Risky actions and all refusals are written to the audit log.
 """
 
@@ -36,11 +37,11 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """Access rule of one method: the roles that may call it, and the fields of its request for the
-    audit log.
+    """The access rule of one method: the roles that may call it, and the fields of its request that
+    are written to the audit log.
 
-    `node_field` is the field with the calling datanode's id. With `audited_if`, a call is audited
-    only if this field of its request is set.
+    `node_field` is the field with the id of the calling datanode. If `audited_if` is not "", a call
+    is audited only if this field of its request is set.
     """
 
     roles: frozenset[Role]
@@ -149,27 +150,28 @@ TABLE: Final[Mapping[str, AccessRule]] = {
 
 
 class Audit(Protocol):
-    """Receiver of audit entries. `path` is the file that they go to, if there is one."""
+    """Receives the entries of the audit log. `path` is the file of the log; None if there is
+    none."""
 
     path: Path | None
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Record one action and its result. Never raise."""
+        """Record one action and its result. The method must not raise an exception."""
         ...
 
 
 class NullAudit:
-    """Audit that records nothing, for servers of tests and benchmarks."""
+    """An audit log that records nothing, for servers of tests and benchmarks."""
 
     path: Path | None = None
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Do nothing, so that the entry is lost."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a method. `identity` is None over plaintext."""
+    """The caller of a method. Over plaintext, `identity` is None."""
 
     place: str  # address and port
     identity: CertificateIdentity | None
@@ -181,23 +183,23 @@ class Caller:
 
     @property
     def account(self) -> str:
-        """Account to which the caller's limits apply. Without an identity it is the host; on
-        loopback it is the connection, so that processes are distinguished."""
+        """The account whose limits apply to the caller. Without a certificate, it is the caller's
+        host; on loopback it is the connection, so that processes are distinguished."""
         if self.identity:
             return f"{self.identity.name} {self.identity.node_id}"
         return account_of(self.place)
 
 
 def caller_of(context: grpc.ServicerContext) -> Caller:
-    """Return the caller of a call."""
+    """Return the caller of a call, with the identity in its certificate."""
     certificates = context.auth_context().get("x509_pem_cert")
     identity = identity_of(certificates[0]) if certificates else None
     return Caller(context.peer(), identity)
 
 
 def check(rule: AccessRule, method: str, caller: Caller, now_s: float) -> None:
-    """Raise RefusedError if the caller's certificate has expired, has no role, or has no role that
-    `rule` allows. A caller without a certificate (plaintext) is always allowed."""
+    """Raise RefusedError if the caller's certificate has expired, or has no role that `rule`
+    allows. A caller without a certificate (plaintext) is always allowed."""
     identity = caller.identity
     if identity is None:
         return
@@ -243,7 +245,8 @@ def _list(roles: frozenset[Role]) -> str:
 
 
 def facts_of(rule: AccessRule, request: Any) -> dict[str, object]:
-    """Return a request's facts for the audit log. Long lists are cut, and their length is added."""
+    """Return the fields of a request for the audit log. Long lists are cut, and their length is
+    added."""
     facts: dict[str, object] = {}
     for name in rule.fields:
         value = getattr(request, name)
@@ -261,7 +264,7 @@ def facts_of(rule: AccessRule, request: Any) -> dict[str, object]:
 
 
 def outcome_of(answer: Any) -> dict[str, object]:
-    """Return an answer's facts for the audit log: the number of decisions per code, or the
+    """Return the facts about a response for the audit log: the number of decisions per code, or the
     container of the replica."""
     decisions = getattr(answer, "decisions", None)
     if decisions is not None:
@@ -273,9 +276,10 @@ def outcome_of(answer: Any) -> dict[str, object]:
 
 
 class AuthorizationMiddleware:
-    """Admits callers that the table allows, within their limits, and writes the audit log.
+    """A layer of a server that refuses calls that the table does not allow, limits the rate of
+    calls, and writes the audit log.
 
-    It is the innermost layer of a server. `ErrorStatusMiddleware` around it converts its errors to
+    It must be the innermost layer. `ErrorStatusMiddleware` around it converts its errors to
     statuses.
     """
 
@@ -289,9 +293,12 @@ class AuthorizationMiddleware:
         knows_callers: bool = True,
         trust: Callable[[str], object] = lambda _place: None,
     ) -> None:
-        """`calls_per_s_max` is per caller; 0 = unlimited. `knows_callers` is False for a server
-        without TLS, which cannot distinguish callers. `trust` receives the address of each caller
-        that has a certificate of a datanode or an operator."""
+        """Create the layer. `calls_per_s_max` is the limit of each caller; 0 = unlimited.
+
+        `knows_callers` is False for a server without TLS, which cannot distinguish callers. `trust`
+        is called with the address of each caller that has the certificate of a datanode or an
+        operator.
+        """
         self._trust = trust
         self._audit = audit or NullAudit()
         self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
@@ -300,7 +307,7 @@ class AuthorizationMiddleware:
         self._knows_callers = knows_callers
 
     def wrap(self, method: str, handler: Any) -> _Handler:
-        """Return the handler of a method, with the checks that its calls need before it."""
+        """Return a handler that makes the required checks before it calls `handler`."""
         rule = self._table.get(method)
         if rule is not None and (rule.roles == ANYBODY or self._is_open(rule)):
             return handler  # type: ignore[no-any-return]
@@ -318,18 +325,19 @@ class AuthorizationMiddleware:
         return _like(handler, behavior)
 
     def _is_open(self, rule: AccessRule) -> bool:
-        """Return whether a call needs no check: no identities, no limits, no audit."""
+        """Return True if a call needs no check: the server has no certificates and no limits, and
+        the call is not audited."""
         return not (self._knows_callers or self._allowances or rule.audited)
 
     def _only_counts(self, rule: AccessRule) -> bool:
-        """Return whether the rate limit is the only check of a call."""
+        """Return True if the limit of the rate is the only check that a call needs."""
         return not (self._knows_callers or rule.audited)
 
     def _admit(
         self, method: str, rule: AccessRule, request: Any, context: grpc.ServicerContext
     ) -> Caller:
-        """Return the caller. Raise RefusedError or UnavailableError if the call is not allowed.
-        `request` is None for a stream."""
+        """Check a call, and return its caller. Raise RefusedError or UnavailableError if the call
+        is not allowed. `request` is None for a stream of requests."""
         caller = caller_of(context)
         try:
             if self._allowances is not None and not self._allowances.try_acquire(caller.account):
@@ -427,7 +435,7 @@ def _closed(_request: Any, _context: grpc.ServicerContext) -> Any:
 
 
 def _like(handler: Any, behavior: Callable[..., Any]) -> _Handler:
-    """Return a handler like `handler`, of the same kind, that calls `behavior`."""
+    """Return a handler of the same kind as `handler` that calls `behavior`."""
     if handler.request_streaming:
         make: Any = grpc.stream_unary_rpc_method_handler
     elif handler.response_streaming:

@@ -1,23 +1,23 @@
-"""Limits on calls that wait for their caller: for the rest of a request, or until an answer is
-taken.
+"""Limits the calls that wait for their client, either for the rest of a request or until a response
+is read.
 
-gRPC gives a call its thread before the request is complete, and lets the caller take any time. A
-client that begins calls without finishing them, or never reads the answers, could therefore occupy
-every thread; the keepalive would find nothing wrong. This module records waiting calls. They do not
-occupy the few slots for working calls, and they are limited:
+gRPC gives a call its thread before the request is complete, and the client may take any time.
+Therefore, a client that begins calls without finishing them, or never reads the responses, could
+occupy every thread, and the keepalive would not detect this. This module records waiting calls.
+They do not occupy the few slots for working calls, and they are limited:
 
-- One connection may have a share of all calls; HTTP/2 refuses further calls.
-- One caller may have the same number of waiting calls; the server refuses the next one.
+- A connection may have only a part of all calls; HTTP/2 refuses more calls.
+- A caller may have the same number of waiting calls; the server refuses the next one.
 - If most calls wait, those that have waited for `SLOW_S` are cancelled.
 - If memory is short, those that have waited for `SLOW_S` are cancelled
   (`suture.wire.server.budgeted`).
 - A call that has waited for `WAIT_S_MAX` is cancelled.
 
-gRPC looks up the handler of a call before the call gets a thread, even if it gets none. At this
-lookup `suture.runtime.middleware` calls `BlockedCalls.sweep`, which cancels calls.
+gRPC looks up the handler of a call before the call gets a thread, even if the call never gets one.
+At this lookup, `suture.runtime.middleware` calls `BlockedCalls.sweep`, which cancels calls.
 
-A single request is received as a stream of one message, because gRPC reports other calls only when
-their request is complete. On the wire both are the same.
+A single request is received as a stream of one message. Otherwise, gRPC would report the call only
+when its request is complete. On the wire, both are the same.
 """
 
 import time
@@ -43,27 +43,27 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 
 
 def share(call_count_max: int) -> int:
-    """Return how many waiting calls one connection, or one caller, may have."""
+    """Return the maximum number of waiting calls of one connection or caller."""
     return max(2, call_count_max * 3 // 4)
 
 
 class WorkerSlots(Protocol):
-    """Slots for working calls. There are fewer slots than calls."""
+    """Slots for working calls. A server has fewer slots than calls."""
 
     def acquire(self) -> None:
-        """Take a slot; wait until one is free."""
+        """Take a slot. Wait until a slot is free."""
         ...
 
     def release(self) -> None:
-        """Return a slot. Any thread may return a slot that another thread took."""
+        """Return a slot. The slot may have been taken by another thread."""
         ...
 
 
 class UnlimitedSlots:
-    """Slots without a limit, for a server whose pool is its only limit."""
+    """An unlimited number of slots, for a server whose thread pool is the only limit."""
 
     def acquire(self) -> None:
-        """Return at once, because there is always a slot."""
+        """Do nothing, because there is always a free slot."""
 
     def release(self) -> None:
         """Do nothing."""
@@ -71,10 +71,10 @@ class UnlimitedSlots:
 
 @lru_cache(1024)
 def account_of(place: str) -> str:
-    """Return the account of a caller at `place`, an address and port as gRPC writes it.
+    """Return the account of the caller at `place`, an address and port in the format of gRPC.
 
-    All connections of a host have one account. On loopback, each connection has its own account, so
-    that processes are distinguished.
+    All connections of a host have the same account. On loopback, each connection has its own
+    account, so that processes are distinguished.
     """
     host = place.rpartition(":")[0]
     return place if host in LOOPBACK else host
@@ -84,14 +84,14 @@ _Wait: TypeAlias = tuple[str, float, Callable[[], object]]  # caller, start time
 
 
 class TooManyBlockedCalls(Exception):
-    """The caller has reached its limit of waiting calls."""
+    """Raised if a caller has reached its limit of waiting calls."""
 
 
 class BlockedCalls:
-    """The waiting calls of one server. The thread of a call records its wait; any thread may call
-    `sweep`.
+    """The waiting calls of one server. The thread of a call records that it waits; any thread may
+    call `sweep`.
 
-    If threads race at the limit, one call more is admitted.
+    If several threads reach the limit at the same time, one more call may wait.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class BlockedCalls:
         return len(self._waits)
 
     def begin(self, caller: str, cancel: Callable[[], object]) -> int:
-        """Record that a call waits from now on; return the ticket for `end`."""
+        """Record that a call waits from now on. Return a ticket, which must be passed to `end`."""
         ticket = next(self._tickets)
         self._waits[ticket] = (caller, self._monotonic_s(), cancel)
         return ticket
@@ -120,10 +120,10 @@ class BlockedCalls:
     def first_of(
         self, requests: Iterator[bytes], caller: str, cancel: Callable[[], object]
     ) -> bytes | None:
-        """Wait for a call's request and return it. Return None if the caller sends none. The wait
-        is recorded as with `begin`.
+        """Wait for the request of a call, and return it. Return None if the client sends none.
 
-        Raise TooManyBlockedCalls if this caller has too many waiting calls.
+        The call is recorded as waiting. Raise TooManyBlockedCalls if the caller has too many
+        waiting calls.
         """
         if len(self._waits) >= self._share and self._count(caller) >= self._share:
             raise TooManyBlockedCalls
@@ -135,19 +135,19 @@ class BlockedCalls:
             self._waits.pop(ticket, None)
 
     def end(self, ticket: int) -> None:
-        """Record the end of a wait."""
+        """Record that the call with this ticket does not wait any more."""
         self._waits.pop(ticket, None)
 
     def has_room(self, caller: str) -> bool:
-        """Return whether one more call of this caller may wait."""
+        """Return True if one more call of this caller may wait."""
         return len(self._waits) < self._share or self._count(caller) < self._share
 
     def _count(self, caller: str) -> int:
         return sum(waiting == caller for waiting, _, _ in list(self._waits.values()))
 
     def sweep(self, *, is_short: bool = False) -> int:
-        """Cancel calls that have waited too long. Also cancel slow calls if most calls wait or
-        memory `is_short`. Return the number of cancelled calls."""
+        """Cancel calls that have waited for WAIT_S_MAX. If most calls wait, or `is_short` is True
+        because memory is short, also cancel slow calls. Return the number of cancelled calls."""
         now_s = self._monotonic_s()
         if now_s - self._swept_at_s < SWEEP_INTERVAL_S:
             return 0
@@ -161,9 +161,11 @@ class BlockedCalls:
         return len(doomed)
 
     def _doomed(self, now_s: float, *, is_short: bool) -> list[int]:
-        """Return the tickets of the calls to cancel: all that have waited for WAIT_S_MAX, and slow
-        calls if too many calls wait. Slow calls of the caller with the most waiting calls come
-        first, oldest first."""
+        """Return the tickets of the calls to cancel.
+
+        These are all calls that have waited for WAIT_S_MAX, and slow calls if too many calls wait.
+        Slow calls of the caller with the most slow calls are cancelled first, the oldest first.
+        """
         waits = list(self._waits.items())
         expired = [ticket for ticket, (_, since_s, _) in waits if now_s - since_s >= WAIT_S_MAX]
         if len(waits) < self._share and not is_short:
@@ -180,19 +182,20 @@ class BlockedCalls:
 
 
 class BlockedCallMiddleware:
-    """Records the waits of every call of a server. It must be the outermost layer
-    (`suture.runtime.middleware`)."""
+    """A layer of a server that records when calls wait for their clients. It must wrap the other
+    layers that read requests (`suture.runtime.middleware`)."""
 
     def __init__(
         self, waits: BlockedCalls, slots: WorkerSlots, connections: Connections | None = None
     ) -> None:
-        """`connections` is notified of the calls of each connection."""
+        """Create the layer. `connections` gets notified when a call of a connection begins and
+        ends."""
         self._waits = waits
         self._slots = slots
         self._connections = connections or Connections(0)
 
     def wrap(self, _method: str, handler: Any) -> _Handler:
-        """Return the handler of a method, wrapped so that the waits of its calls are recorded."""
+        """Return a handler that calls `handler` and records when its calls wait."""
         if handler.request_streaming:
             both_ways = handler.response_streaming
             make_upload: Any = (
@@ -285,14 +288,15 @@ class BlockedCallMiddleware:
 
     def _entered(self, context: grpc.ServicerContext) -> str:
         """Return the account of a call's caller. Abort the call if the account has reached its
-        limit."""
+        limit of waiting calls."""
         caller = account_of(context.peer())
         if not self._waits.has_room(caller):
             abort_crowded(context)
         return caller
 
     def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Return the unparsed request of a unary call; wait for a slot if necessary."""
+        """Wait for the single request of a call, and return it without parsing it. Abort the call
+        if there is none, or if the caller has too many waiting calls."""
         try:
             request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
         except TooManyBlockedCalls:
@@ -305,8 +309,8 @@ class BlockedCallMiddleware:
     def _arriving(
         self, requests: Iterator[Any], caller: str, context: grpc.ServicerContext
     ) -> Iterator[Any]:
-        """Yield the messages of a caller's stream. The call holds no slot while it waits for a
-        message."""
+        """Yield the messages of a client's stream. While the call waits for a message, it has no
+        slot."""
         while True:
             with self._waiting(caller, context):
                 message = next(requests, None)
@@ -316,7 +320,7 @@ class BlockedCallMiddleware:
 
     @contextmanager
     def _connected(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Report that the connection of a call is in use."""
+        """Record that the connection of a call is in use during the `with` block."""
         ticket = self._connections.begin(context.peer())
         try:
             yield
@@ -325,8 +329,8 @@ class BlockedCallMiddleware:
 
     @contextmanager
     def _waiting(self, caller: str, context: grpc.ServicerContext) -> Iterator[None]:
-        """Record that the caller is waited for during the body. The call holds no slot
-        meanwhile."""
+        """Record that the call waits for its client during the `with` block. During this time, the
+        call has no slot."""
         ticket = self._waits.begin(caller, context.cancel)
         self._slots.release()
         try:
@@ -337,7 +341,8 @@ class BlockedCallMiddleware:
 
 
 def _parser(handler: Any) -> Callable[[bytes], Any]:
-    """Return the parser of a method's requests. It may raise DecodeError."""
+    """Return the function that parses the requests of a method. The function may raise
+    DecodeError."""
     return handler.request_deserializer or bytes
 
 
@@ -347,6 +352,6 @@ def _abort_malformed(context: grpc.ServicerContext) -> NoReturn:
 
 
 def abort_crowded(context: grpc.ServicerContext) -> NoReturn:
-    """Abort a call whose caller has too many waiting calls."""
+    """Abort a call, because its caller has too many waiting calls."""
     context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of this caller wait for it")
     raise AssertionError("abort always raises")

@@ -1,6 +1,5 @@
-"""Memory budget of calls: the server reserves the memory of a call before it receives the
-request.
-"""
+"""Limits the memory of calls. A server reserves the memory of a call before it receives the
+request."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -37,24 +36,23 @@ COSTS: Final[Mapping[str, int]] = {
 
 
 class MemoryBudgetMiddleware:
-    """Reserves memory for each call, from before its request is received until the caller has taken
-    the answer. It must be outside of `BlockedCallMiddleware`, which turns all handlers into
-    handlers of streams.
+    """A layer of a server that reserves memory for each call, until the client has received the
+    response.
 
-    Calls that wait for their caller hold memory, too. They are cancelled if other calls need the
-    memory.
+    It must wrap `BlockedCallMiddleware`, which converts all handlers to handlers of streams. Calls
+    that wait for their client use memory, too. They are cancelled if other calls need the memory.
     """
 
     def __init__(self, memory: MemoryBudget, costs: Mapping[str, int], waits: BlockedCalls) -> None:
-        """`costs` maps method names to bytes. Methods that are not in `costs` need too little to
-        count."""
+        """Create the layer. `costs` has the number of bytes that a call needs, by method. Methods
+        that are not in `costs` need so little that no memory is reserved."""
         self._memory = memory
         self._costs = costs
         self._waits = waits
 
     def wrap(self, method: str, handler: Any) -> Any:
-        """Wrap a method so that each call reserves its cost; return a method without a cost
-        unchanged."""
+        """Return a handler that reserves memory for each call. If the method is not in `costs`,
+        return `handler` unchanged."""
         cost_bytes = self._costs.get(method.rpartition("/")[2], 0)
         if not cost_bytes:
             return handler
@@ -111,14 +109,15 @@ class MemoryBudgetMiddleware:
 
 
 class _SecondEnd:
-    """Calls `act` when both the handler of a call and gRPC have ended the call. gRPC may end it
-    later, because it keeps the answer until the caller takes it."""
+    """Calls `act` when both the handler and gRPC have ended a call. gRPC may end it later, because
+    it keeps the response until the client has received it."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self._act = act
         self._ends = count(1)  # `next` is atomic, so no lock is needed
 
     def end(self) -> None:
-        """Record that the handler or gRPC has ended the call. The second end calls `act`."""
+        """Record that the handler or gRPC has ended the call. The second call of this method calls
+        `act`."""
         if next(self._ends) == 2:
             self._act()

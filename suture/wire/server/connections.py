@@ -1,17 +1,18 @@
-"""Connection limits of a server, so that one peer does not exclude others.
+"""Limits the connections of a server, so that one client does not exclude others.
 
-gRPC does not distinguish peers, and keeps idle connections. A client that connected a thousand
-times could therefore exclude all others. The limits are:
+gRPC does not distinguish clients, and keeps idle connections. Therefore, a client that connects a
+thousand times could exclude all others. The limits are:
 
 - gRPC closes each new connection beyond `connections_max`, from any host.
-- If a host has more than its share, its idle connections are ended.
-- If less than a fifth of all connections is free, idle connections of unknown hosts are ended, and
+- If a host has more connections than its share, its idle connections are closed.
+- If less than a fifth of all connections is free, idle connections of unknown hosts are closed, and
   after them those of known hosts.
 
 Three kinds of hosts are known: this host, where operators work; the hosts of datanodes that the
-control plane knows; and hosts that showed the certificate of a datanode or an operator. Of one
-host, the connections unused for the longest time are ended first. A connection with a running call
-is never ended. A new connection of a known host within its share has time to make its first call.
+control plane knows; and hosts that presented the certificate of a datanode or an operator. Among
+the connections of one host, those that were unused for the longest time are closed first. A
+connection with a running call is never closed. If a known host has not more connections than its
+share, its new connections have some time for their first call.
 """
 
 import os
@@ -47,8 +48,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Connection:
-    """A connection: its descriptor, its socket's inode number, the peer's host, and gRPC's name for
-    the peer."""
+    """A connection: its descriptor, the inode number of its socket, the address of the client's
+    host, and gRPC's name of the client."""
 
     fd: int
     inode: str
@@ -57,8 +58,8 @@ class _Connection:
 
 
 class Connections(Collector):
-    """The connections to the ports of one process. A worker checks them; any thread may report
-    calls."""
+    """The connections to the ports of one process. One worker thread closes connections; any thread
+    may record calls."""
 
     name = "connections"
 
@@ -70,8 +71,11 @@ class Connections(Collector):
         known: Callable[[], Iterable[str]] = tuple,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The names of its metrics begin with `prefix`. `known` returns the addresses of datanodes.
-        `known` may block, and is called only if there are many connections."""
+        """Create the object. `prefix` is the beginning of the names of its metrics.
+
+        `known` returns the addresses of datanodes. It may block, and is called only if there are
+        many connections.
+        """
         self._prefix = prefix
         self._known_addresses = known
         self._known_hosts: frozenset[str] = frozenset()
@@ -89,18 +93,20 @@ class Connections(Collector):
         self.ended_count = 0
 
     def begin(self, name: str) -> int:
-        """Record a call on a connection, named as in gRPC; return the ticket for `end`."""
+        """Record that a call has begun on the connection with this name in gRPC. Return a ticket,
+        which must be passed to `end`."""
         ticket = next(self._tickets)
         self._calls[ticket] = name
         self._used_at_s[name] = self._monotonic_s()
         return ticket
 
     def end(self, ticket: int) -> None:
-        """Record the end of the call with this ticket."""
+        """Record that the call with this ticket has ended."""
         self._calls.pop(ticket, None)
 
     def trust(self, name: str) -> None:
-        """Record that the caller on a connection is a datanode or an operator."""
+        """Record that the caller on the connection with this name is a datanode or an operator, so
+        that its host is known."""
         host = name.rpartition(":")[0]
         if host not in self._trusted:
             self._trusted[host] = None
@@ -108,7 +114,7 @@ class Connections(Collector):
                 self._trusted.pop(next(iter(self._trusted)), None)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of open and of closed connections."""
+        """Yield the metrics about open and closed connections."""
         yield GaugeMetricFamily(
             f"{self._prefix}_connections",
             "Open connections of callers; 0 while there are few.",
@@ -121,8 +127,11 @@ class Connections(Collector):
         )
 
     def step(self) -> Step:
-        """End idle connections of hosts that have more than their share. If few connections are
-        free, also end idle connections of other hosts. Then query the addresses of datanodes."""
+        """Close idle connections of hosts that have more than their share.
+
+        If few connections are free, also close idle connections of other hosts. Then update the
+        addresses of datanodes, if there are many connections.
+        """
         if not self.ports:
             return RetryAfter(LOOK_S)
         begun_s = self._monotonic_s()
@@ -151,8 +160,12 @@ class Connections(Collector):
     def _ended_count(
         self, by_host: dict[str, list[_Connection]], share: int, excess: int, now_s: float
     ) -> int:
-        """End the excess idle connections and return their number. Unknown hosts come before known
-        ones, and then hosts with more connections before those with fewer."""
+        """Close idle connections, and return the number of closed connections.
+
+        Connections of unknown hosts are closed before those of known hosts, and connections of
+        hosts with many connections before those of hosts with few. `excess` is the number of
+        connections to close so that a fifth of all connections is free.
+        """
         busy = set(self._calls.values())
         ended_count = 0
 
@@ -184,7 +197,8 @@ class Connections(Collector):
         return one.host in OWN_HOSTS or one.host in self._known_hosts or host in self._trusted
 
     def _refresh_datanode_addresses(self, now_s: float) -> None:
-        """Query the addresses of datanodes; keep the last answer if the query fails."""
+        """Update the addresses of the known datanodes. If this fails, keep the previous
+        addresses."""
         if now_s - self._known_at_s < KNOWN_S:
             return
         self._known_at_s = now_s
@@ -202,8 +216,11 @@ class Connections(Collector):
         return ended_count
 
     def _open(self, descriptors: Sequence[str]) -> Iterator[_Connection]:
-        """Yield the open connections. A socket that the last check found is not examined again,
-        because a check could otherwise not keep up with a flood of connections."""
+        """Yield the open connections.
+
+        A socket that was found by the previous call is not examined again. Otherwise, this function
+        would be too slow for a flood of connections.
+        """
         before, self._sockets = self._sockets, {}
         for name in descriptors:
             with suppress(OSError):
@@ -219,7 +236,8 @@ class Connections(Collector):
                     yield known
 
     def _find_connection(self, one: socket.socket, fd: int, inode: str) -> _Connection | None:
-        """Return the connection of a socket; None if it is not a connection to one of the ports."""
+        """Return the connection of a socket. Return None if it is not a connection to one of the
+        ports."""
         if one.family not in {socket.AF_INET, socket.AF_INET6}:
             return None
         if one.getsockname()[1] not in self.ports:
@@ -230,8 +248,8 @@ class Connections(Collector):
         return _Connection(fd, inode, host, name)
 
     def _shut(self, chosen: _Connection) -> bool:
-        """Shut a connection down if the descriptor still belongs to it. gRPC then closes the
-        connection."""
+        """Shut down a connection, if its descriptor still belongs to it. Return True if it was shut
+        down. gRPC then closes it."""
         with suppress(OSError), socket.socket(fileno=os.dup(chosen.fd)) as one:
             if self._find_connection(one, chosen.fd, chosen.inode) == chosen:
                 one.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""File descriptors: the limit of the process, and the number available for connections."""
+"""The limit of open files of the process, and the number of connections that it allows."""
 
 import resource
 from contextlib import suppress
@@ -12,10 +12,10 @@ log = structlog.get_logger()
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard limit; return the new limit.
+    """Raise the soft limit of open files to the hard limit, and return the new limit.
 
-    The soft limit of 1,024 exists for programs that use select(2) (systemd's NEWS 240), which this
-    program does not. Call it before there are connections.
+    Call the function before there are connections. The soft limit of 1,024 exists for programs that
+    use select(2) (systemd's NEWS 240), which this program does not use.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
@@ -26,14 +26,14 @@ def raise_limit() -> int:
 
 
 def limit() -> int:
-    """Return how many files this process may have open."""
+    """Return the maximum number of files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
 
 
 def connections_that_fit(wanted: int, *, server_count: int = 1) -> int:
-    """Return how many connections each of `server_count` servers may have. Half of the descriptors
-    is reserved for files."""
+    """Return the maximum number of connections of each of `server_count` servers, at most `wanted`.
+    Half of the descriptors is reserved for files."""
     fitting = limit() // 2 // server_count
     if fitting >= wanted:
         return wanted

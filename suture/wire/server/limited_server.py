@@ -1,4 +1,4 @@
-"""Construction of a gRPC server with limits on connections, calls, waits and memory."""
+"""Creates a gRPC server with limits on connections, calls, waiting calls and memory."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ from suture.wire.server.server_options import PATIENCE, ConnectionLimits, bind, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Limits of one server. Calls beyond `rpc_count_max` get RESOURCE_EXHAUSTED at once."""
+    """The limits of one server. Calls beyond `rpc_count_max` fail with RESOURCE_EXHAUSTED at
+    once."""
 
     rpc_count_max: int
     streams_max: int  # concurrent calls per connection; further calls wait or are refused
@@ -41,9 +42,12 @@ class ServerLimits:
 
 
 class ServerParts(TypedDict, total=False):
-    """Objects that a server shares with its process. `slots` limits how many calls work at the same
-    time. `memory` is the budget of all calls together. `known` returns the addresses of datanodes,
-    for which connections are reserved. `is_well` determines the result of the health service."""
+    """Objects that a server gets from its process.
+
+    `slots` limits the number of calls that work at the same time. `memory` is the memory limit of
+    all calls together. `known` returns the addresses of datanodes, for which connections are
+    reserved. `is_well` determines the result of the health service.
+    """
 
     security: Security
     audit: Audit | None
@@ -56,20 +60,20 @@ class ServerParts(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class BoundServer:
-    """A server that is bound to a port but not started. `address` has the actual port."""
+    """A server that is bound to a port but not started. `address` contains the actual port."""
 
     server: grpc.Server
     address: str
 
     @property
     def port(self) -> int:
-        """The bound port."""
+        """The port to which the server is bound."""
         return int(self.address.rpartition(":")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltServer(BoundServer):
-    """A bound server of one of Suture's services, with its parts."""
+    """A bound server of one of Suture's services, with the objects that it uses."""
 
     health: Health
     waits: BlockedCalls
@@ -89,13 +93,13 @@ def build_limited_server(
     prefix: str = "suture",
     **parts: Unpack[ServerParts],
 ) -> BuiltServer:
-    """Bind `address` (port 0 = any free port) and return the server of a service, which is not
-    started.
+    """Create a server of a service and bind it to `address` (port 0 = any free port). The server is
+    not started.
 
-    `servicers` have the RPCs of the service (`method_handlers`). `executor` should have a thread
-    for each admitted call. `costs` are the bytes of memory that a call needs, by method. `refusal`
-    is that of `MiddlewareStack`, and `prefix` that of the metrics. Raise
-    RefusedError(INVALID_CONFIG) if the address cannot be bound, or requires TLS.
+    `servicers` have the methods of the service's RPCs (`method_handlers`). `executor` should have a
+    thread for each accepted call. `costs` has the number of bytes of memory that a call needs, by
+    method. `refusal` is passed to `MiddlewareStack`, and `prefix` is the beginning of the names of
+    metrics. Raise RefusedError(INVALID_CONFIG) if the address cannot be bound, or requires TLS.
     """
     security = parts.get("security", LOOPBACK_ONLY)
     waits = parts.get("waits") or BlockedCalls(limits.rpc_count_max, slow_s=limits.patience.slow_s)
@@ -143,9 +147,11 @@ def bind_server(
     message_bytes_max: int,
     answer_bytes_max: int = 0,
 ) -> BoundServer:
-    """Bind `address` and return the server of `methods`, which is not started. Set
-    `answer_bytes_max` if answers may be longer than requests. Raise RefusedError(INVALID_CONFIG) if
-    the address cannot be bound, or requires TLS."""
+    """Create a server of `methods` and bind it to `address`. The server is not started.
+
+    `answer_bytes_max` must be given if responses may be longer than requests. Raise
+    RefusedError(INVALID_CONFIG) if the address cannot be bound, or requires TLS.
+    """
     server = grpc.server(
         executor,
         handlers=[methods],

@@ -1,6 +1,6 @@
-"""Rate limit of calls per caller: a token bucket for each caller (Turner 1986).
+"""Limits the rate of calls of each caller with a token bucket (Turner 1986).
 
-If threads race for the last token, one call more is admitted.
+If several threads take the last token at the same time, one more call is accepted.
 """
 
 import time
@@ -12,7 +12,7 @@ ACCOUNT_COUNT_MAX: Final = 10_000
 
 
 class CallerRateLimiter:
-    """Limits the calls per second of each caller."""
+    """Limits the number of calls per second of each caller."""
 
     def __init__(
         self, calls_per_s_max: int, *, monotonic_s: Callable[[], float] = time.monotonic
@@ -23,7 +23,8 @@ class CallerRateLimiter:
         self._left: dict[str, tuple[float, float]] = {}  # account -> tokens left, and when
 
     def try_acquire(self, account: str) -> bool:
-        """Take one call from the caller's allowance. Return False if the allowance is used up."""
+        """Take one token of the caller with this account. Return False if no token is left, so that
+        the call must be refused."""
         now_s = self._monotonic_s()
         left, at_s = self._left.get(account, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._calls_per_s_max)

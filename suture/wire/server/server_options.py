@@ -1,4 +1,4 @@
-"""Common parts of the servers: connection limits, and binding an address."""
+"""The options of gRPC servers that limit connections, and the binding of addresses."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -22,10 +22,10 @@ PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is discon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Limits on the age of a connection.
+    """Limits on the age and the idle time of a connection.
 
     The server closes old connections, so that a caller that is no longer trusted does not remain
-    connected. Running calls may finish during `grace_ms`; the longest call is a scan of a full
+    connected. Running calls may finish within `grace_ms`. The longest call is a scan of a full
     container on a busy disk.
     """
 
@@ -47,10 +47,9 @@ def server_options(
     answer_bytes_max: int = 0,
     patience: ConnectionLimits = PATIENCE,
 ) -> list[tuple[str, int]]:
-    """Return the channel options of the servers; they limit the resources that an unknown client
-    can use.
+    """Return gRPC's options of a server. They limit the resources that an unknown client can use.
 
-    Set `answer_bytes_max` if answers may be longer than requests.
+    `answer_bytes_max` must be given if responses may be longer than requests.
     """
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
@@ -78,7 +77,7 @@ def server_options(
 
 
 def bind(server: grpc.Server, address: str, security: Security) -> int:
-    """Bind an address, over TLS if there are certificates; return the port.
+    """Bind a server to an address, with TLS if there are certificates. Return the port.
 
     Raise RefusedError(INVALID_CONFIG) if the address cannot be bound, or if it requires TLS and
     there are no certificates.
