@@ -11,7 +11,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from merkle.checksum import COMBINED_WINDOWS_MIN, FOLDS, POLYNOMIALS, Algorithm, crc32c
+from merkle.checksum import (
+    CASTAGNOLI,
+    COMBINED_WINDOWS_MIN,
+    FOLDS,
+    POLYNOMIALS,
+    Algorithm,
+    crc32c,
+)
 from merkle.crc_combine import bit_images, combined_each
 from merkle.replica import ChecksumType, ChunkInfo
 
@@ -70,8 +77,10 @@ def flipped_bit(
     polynomial = POLYNOMIALS.get(checksum_type)
     if polynomial is None or length_bytes < 1:
         return None
-    change = np.uint32(int.from_bytes(expected) ^ int.from_bytes(actual))
-    places = np.flatnonzero(bit_images(polynomial, 8 * length_bytes) == change)
+    change = int.from_bytes(expected) ^ int.from_bytes(actual)
+    if polynomial == CASTAGNOLI and change.bit_count() % 2 == 0:
+        return None  # x + 1 divides this polynomial, so each single bit changes an odd number
+    places = np.flatnonzero(bit_images(polynomial, 8 * length_bytes) == np.uint32(change))
     if len(places) != 1:
         return None
     from_end = int(places[0])

@@ -10,6 +10,9 @@ verified with an independent implementation (`merkle.second_checksum`):
     repeated reads return different data              SUSPECT_HOST  UNREADABLE if it recurs for long
     the device returns an error twice                 UNREADABLE
 
+Only the range of the wrong windows is read again. The other windows match the row, so they are as
+good as those of an undamaged chunk, which is read once.
+
 Google ("Cores that don't count", HotOS 2021) and CERN ("Data integrity", 2007) found hosts that
 compute wrong checksums of correct bytes. Therefore, a scan must not rely on a single computation.
 """
@@ -24,8 +27,8 @@ from merkle.checksum_columns import whole_checksums
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.second_checksum import witness_checksums
 from scanner.finding import DamageFault, Forensic, Verdict
-from scanner.forensics import explain
-from scanner.ports import BlockFileReader
+from scanner.forensics import explain, wrong_windows
+from scanner.ports import BlockFileReader, Content
 
 AGREEING_READS: Final = 3  # two equal bit flips are rare, three were never observed
 REREADS_MAX: Final = 4  # two wrong ones confirm, a correct one clears; more if the reads differ
@@ -118,11 +121,12 @@ class ChunkJudgement:
 @dataclass(frozen=True, slots=True)
 class FirstRead:
     """The length and the checksums of the data that the first read of a chunk returned. `error` is
-    not None if the read failed."""
+    not None if the read failed. `data` has the bytes, if the caller still has them."""
 
     length_bytes: int
     window_checksums: bytes
     error: OSError | None = None
+    data: Content = b""
 
 
 class RepeatedError(OSError):
@@ -174,11 +178,12 @@ def judge_chunk(
     for a long time, and reads that never agree result in UNREADABLE. Raise OSError if a read fails
     for a transient reason.
     """
-    previous = None if first.error else (first.length_bytes, first.window_checksums)
+    part, seen = _wrong_part(chunk, first)
+    previous = None if first.error else seen
     alike = 0 if first.error else 1
     for _ in range(REREADS_MAX):
         try:
-            medium = file.reread_past_cache(chunk.offset, chunk.length_bytes)
+            medium = file.reread_past_cache(part.offset, part.length_bytes)
         except OSError as error:
             if read_failure(error) is Verdict.TRANSIENT:
                 raise
@@ -186,17 +191,57 @@ def judge_chunk(
         primary = witnesses.primary(chunk.checksum_type, chunk.bytes_per_checksum, medium)
         second = witnesses.second(chunk.checksum_type, chunk.bytes_per_checksum, medium)
         if primary != second:
-            return _disagreement(chunk, primary, second)
-        if len(medium) == chunk.length_bytes and second == chunk.window_checksums:
+            is_decided = part.window_checksums in (primary, second)
+            return _disagreement(chunk, primary, second, is_decided=is_decided)
+        if len(medium) == part.length_bytes and second == part.window_checksums:
             return _cleared(chunk, first)
         alike = alike + 1 if (len(medium), second) == previous else 1
         if alike == AGREEING_READS:
-            return _corrupt(chunk, medium, second, former)
+            return _corrupt(chunk, *_completed(chunk, first, part, medium, second), former)
         previous = (len(medium), second)
     return _undecided(chunk, is_final=insists)
 
 
-def _corrupt(chunk: ChunkInfo, medium: bytes, sums: bytes, former: Former) -> ChunkJudgement:
+def _wrong_part(chunk: ChunkInfo, first: FirstRead) -> tuple[ChunkInfo, tuple[int, bytes]]:
+    """Return the range from the first to the last wrong window, as a chunk with its checksums in
+    the row, and the length and checksums that were read there.
+
+    Return the complete chunk if the first read was short or had no wrong window.
+    """
+    is_complete = len(first.data) == chunk.length_bytes
+    wrong = wrong_windows(chunk, first.window_checksums) if is_complete else ()
+    if not wrong:
+        return chunk, (first.length_bytes, first.window_checksums)
+    width, window_bytes = checksum_width_bytes(chunk.checksum_type), chunk.bytes_per_checksum
+    start, end = wrong[0] * window_bytes, min((wrong[-1] + 1) * window_bytes, chunk.length_bytes)
+    sums = slice(wrong[0] * width, (wrong[-1] + 1) * width)
+    part = chunk._replace(
+        offset=chunk.offset + start,
+        length_bytes=end - start,
+        window_checksums=chunk.window_checksums[sums],
+    )
+    return part, (part.length_bytes, first.window_checksums[sums])
+
+
+def _completed(
+    chunk: ChunkInfo, first: FirstRead, part: ChunkInfo, medium: Content, sums: bytes
+) -> tuple[Content, bytes]:
+    """Return the content of the chunk and its checksums: those of `part` from the reread (`medium`,
+    `sums`), the others from the first read. Nothing follows a reread that is short."""
+    if part is chunk:
+        return medium, sums
+    width, is_whole = checksum_width_bytes(chunk.checksum_type), len(medium) == part.length_bytes
+    start = part.offset - chunk.offset
+    end = start + part.length_bytes if is_whole else chunk.length_bytes
+    index = start // chunk.bytes_per_checksum * width
+    rest = first.window_checksums[index + len(sums) :] if is_whole else b""
+    all_sums = first.window_checksums[:index] + sums + rest
+    if bytes(medium) == bytes(first.data[start:end]):
+        return first.data, all_sums
+    return b"".join((first.data[:start], medium, first.data[end:])), all_sums
+
+
+def _corrupt(chunk: ChunkInfo, medium: Content, sums: bytes, former: Former) -> ChunkJudgement:
     if not medium:
         fault, evidence = (
             DamageFault.CHUNK_MISSING,
@@ -238,7 +283,9 @@ def _cleared(chunk: ChunkInfo, first: FirstRead) -> ChunkJudgement:
     )
 
 
-def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> ChunkJudgement:
+def _disagreement(
+    chunk: ChunkInfo, primary: bytes, second: bytes, *, is_decided: bool
+) -> ChunkJudgement:
     return ChunkJudgement(
         Verdict.SUSPECT_HOST,
         DamageFault.CHUNK_CHECKSUM,
@@ -247,7 +294,7 @@ def _disagreement(chunk: ChunkInfo, primary: bytes, second: bytes) -> ChunkJudge
         chunk.length_bytes,
         chunk.window_checksums,
         is_disagreement=True,
-        is_decided=chunk.window_checksums in (primary, second),
+        is_decided=is_decided,
     )
 
 

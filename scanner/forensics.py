@@ -31,6 +31,7 @@ Octets = npt.NDArray[np.uint8]
 
 SECTOR_BYTES: Final = 512
 PAGE_BYTES: Final = 4096
+ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
 FLIPPED_WINDOWS_MAX: Final = 8  # windows with one wrong bit each; more are not bit flips
 BIT_WINDOW_BYTES_MAX: Final = 1024**2  # maximum size of a window that is searched for one wrong bit
 SOUGHT_WINDOWS_MAX: Final = 16  # wrong windows per chunk that are searched in the replica
@@ -62,7 +63,7 @@ class UnexplainedChunk:
 
 def explain(
     chunk: ChunkInfo,
-    medium: bytes,
+    medium: bytes | memoryview,
     sums: bytes,
     *,
     former: Iterable[bytes] = (),
@@ -97,9 +98,9 @@ def wrong_windows(chunk: ChunkInfo, sums: bytes) -> tuple[int, ...]:
     width = checksum_width_bytes(chunk.checksum_type)
     if not width or len(sums) != len(chunk.window_checksums):
         return ()
-    expected = np.frombuffer(chunk.window_checksums, dtype=np.uint8).reshape(-1, width)
-    actual = np.frombuffer(sums, dtype=np.uint8).reshape(-1, width)
-    return tuple(np.flatnonzero((expected != actual).any(axis=1)).tolist())
+    sum_type = f"V{width}"  # compared byte by byte, without an interpretation
+    expected = np.frombuffer(chunk.window_checksums, sum_type)
+    return tuple((expected != np.frombuffer(sums, sum_type)).nonzero()[0].tolist())
 
 
 def _window(chunk: ChunkInfo, index: int) -> slice:
@@ -166,6 +167,8 @@ def _zero_run(chunk: ChunkInfo, octets: Octets, window: slice) -> tuple[int, int
     or if the complete window is zero.
     """
     part = octets[window]
+    if len(part) >= SECTOR_BYTES and ZERO_SECTOR not in part.tobytes():
+        return None
     used = np.flatnonzero(part)
     if not len(used):
         return window.start, window.stop

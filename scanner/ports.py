@@ -10,11 +10,13 @@ None. If the replica is deleted, the implementation raises its own error, which 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from merkle.checksum_columns import U64s
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import DamageFault
+
+Content: TypeAlias = bytes | memoryview
 
 
 class BlockFileReader(Protocol):
@@ -34,9 +36,9 @@ class BlockFileReader(Protocol):
         """
         ...
 
-    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read bytes past the page cache into a new buffer, which `read` does not use. Return the
-        bytes."""
+    def reread_past_cache(self, offset: int, length_bytes: int) -> Content:
+        """Read bytes past the page cache into a buffer that `read` does not use. Return the bytes.
+        A view is valid until the next reread of any block."""
         ...
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from merkle.damaged_data import DamagedData
 from merkle.replica import BlockData, BlockId, ChunkInfo
 from scanner.chunk_verdict import (
     WITNESSES,
+    ChunkJudgement,
     FirstRead,
     Witnesses,
     judge_chunk,
@@ -358,7 +359,9 @@ class _Scan:
             if read_failure(error) is Verdict.TRANSIENT:
                 raise
             if len(span) == 1:
-                self._judge(block, row, file, span[0], FirstRead(0, b"", error))
+                unread = self._judge(block, file, span[0], FirstRead(0, b"", error))
+                if self._stands(block.block_id, row):
+                    self._record.judged(block, span[0], unread)
                 return
             for chunk in span:  # one bad sector must not make the adjacent chunks unreadable
                 self._scan_span(block, row, file, (chunk,), wholes)
@@ -373,11 +376,16 @@ class _Scan:
                 self._tree.healthy(chunk)
             else:
                 suspects.append((chunk, first))
-        for chunk, first in suspects:
-            if first is None:
+        judged = [
+            (chunk, None if first is None else self._judge(block, file, chunk, first))
+            for chunk, first in suspects
+        ]
+        stands = bool(judged) and self._stands(block.block_id, row)
+        for chunk, judgement in judged:
+            if judgement is None:
                 self._tree.healthy(chunk)  # only now, because the tree gets the chunks in order
-            else:
-                self._judge(block, row, file, chunk, first)
+            elif stands:
+                self._record.judged(block, chunk, judgement)
 
     def _compare(self, chunk: ChunkInfo, data: memoryview, whole: int) -> FirstRead | None:
         """Compare `data` with the checksums in the row of `chunk`.
@@ -396,16 +404,12 @@ class _Scan:
                     return None
             elif self._verify(kind, window_bytes, expected, data):
                 return None
-        return FirstRead(len(data), self._witnesses.primary(kind, window_bytes, data))
+        sums = self._witnesses.primary(kind, window_bytes, data)
+        return FirstRead(len(data), sums, data=data)
 
     def _judge(
-        self,
-        block: BlockData,
-        row: bytes,
-        file: BlockFileReader,
-        chunk: ChunkInfo,
-        first: FirstRead,
-    ) -> None:
+        self, block: BlockData, file: BlockFileReader, chunk: ChunkInfo, first: FirstRead
+    ) -> ChunkJudgement:
         judgement = judge_chunk(
             file,
             chunk,
@@ -415,8 +419,7 @@ class _Scan:
             insists=isinstance(self._reader, RetryingReader),
         )
         self._account(judgement.length_bytes)
-        if self._stands(block.block_id, row):
-            self._record.judged(block, chunk, judgement)
+        return judgement
 
     def _stands(self, block_id: BlockId, row: bytes) -> bool:
         """Return True if findings about a block may be reported.

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from merkle.replica import BlockId, ContainerId
 from scanner.chunk_verdict import persistent_error
-from scanner.ports import BlockFileReader, ReplicaReader
+from scanner.ports import BlockFileReader, Content, ReplicaReader
 
 TRIES_MIN: Final = 3  # a single failure and a retry are not enough
 SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's mistake or a server restart
@@ -97,7 +97,7 @@ class _InsistentFile:
         with _insisting():
             return self._file.read(offset, length_bytes)
 
-    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+    def reread_past_cache(self, offset: int, length_bytes: int) -> Content:
         """Read past the page cache as the wrapped file does. Raise RepeatedError if the read
         fails."""
         with _insisting():

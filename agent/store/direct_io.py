@@ -91,10 +91,11 @@ class BlockFile:
         offset, length_bytes = self._range(offset, length_bytes)
         return self._read(self._buffers.first, offset, length_bytes, self._pieces)
 
-    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read from the disk again, into the second buffer; return a copy of the bytes."""
+    def reread_past_cache(self, offset: int, length_bytes: int) -> memoryview:
+        """Read from the disk again, into the second buffer. The view is valid until the next reread
+        with the same buffers."""
         offset, length_bytes = self._range(offset, length_bytes)
-        return bytes(self._read(self._buffers.again, offset, length_bytes))
+        return self._read(self._buffers.again, offset, length_bytes)
 
     def _range(self, offset: int, length_bytes: int) -> tuple[int, int]:
         """Convert a range of the block to a range of the file."""

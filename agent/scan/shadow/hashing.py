@@ -17,7 +17,7 @@ from agent.scan.shadow.reference_checksums import ReferenceChecksums, ReferenceU
 from merkle.blockrow import decode_block
 from merkle.damaged_data import DamagedData
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.ports import BlockFileReader, ReplicaReader
+from scanner.ports import BlockFileReader, Content, ReplicaReader
 from scanner.scan_outcome import ScanOutcome
 from suture.runtime.clock import Clock
 from suture.wire.v1 import datanode_pb2
@@ -231,7 +231,7 @@ class _ShadowedBlock:
         self._shadowed.shadow_check(self._block_id, offset, view)
         return view
 
-    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+    def reread_past_cache(self, offset: int, length_bytes: int) -> Content:
         """Read from the disk again, past the page cache. Such reads are not hashed twice."""
         return self._file.reread_past_cache(offset, length_bytes)
 

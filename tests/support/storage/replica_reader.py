@@ -189,7 +189,7 @@ class AlteredBlock:
         return memoryview(self._first(bytes(self._block.read(offset, length_bytes))))
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        return self._again(self._block.reread_past_cache(offset, length_bytes))
+        return self._again(bytes(self._block.reread_past_cache(offset, length_bytes)))
 
     def close(self) -> None:
         self._block.close()

@@ -127,3 +127,18 @@ def test_a_slice_of_a_buffer_is_witnessed() -> None:
     view = memoryview(bytearray(CHUNK_B + CHUNK_B))[: len(CHUNK_B)]
 
     assert bytes.fromhex("04f256de") == witness_checksums(ChecksumType.CRC32C, WINDOW_BYTES, view)
+
+
+@pytest.mark.parametrize("checksum_type", list(CRC_NAMES))
+def test_library_that_disagrees_with_crcmod_on_a_sample_is_not_used(
+    checksum_type: ChecksumType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library that was right at the start may become wrong, for example by a flip in memory."""
+    expected = window_checksums(checksum_type, 16_384, CHUNK_A)
+
+    def wrong(data: Buffer, window_bytes: int) -> list[int]:
+        return [1] * len(slices_of(data, window_bytes))
+
+    monkeypatch.setattr("merkle.second_checksum.witness_crcs", lambda _: wrong)
+
+    assert expected == witness_checksums(checksum_type, 16_384, CHUNK_A)

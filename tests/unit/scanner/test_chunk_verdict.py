@@ -296,3 +296,105 @@ class TestEvidence:
         evidence = judged(held, bytes(1_000) + held, chunk=chunk).evidence
 
         assert "the 4096-byte page at byte 4096 is all zero" in evidence
+
+
+class RangedMedium(Medium):
+    """A file that records the ranges of its rereads."""
+
+    def __init__(self, *contents: bytes) -> None:
+        super().__init__(*contents)
+        self.ranges: list[tuple[int, int]] = []
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        self.ranges.append((offset, length_bytes))
+        return super().reread_past_cache(offset, length_bytes)
+
+
+class TestWrongPart:
+    """The first read is complete, and its bytes are known, as in a scan."""
+
+    @staticmethod
+    def judged(
+        first: bytes, *contents: bytes, witnesses: Witnesses = WITNESSES
+    ) -> tuple[ChunkJudgement, list[tuple[int, int]]]:
+        """Judge the chunk at byte 1,000 of a file; return also the ranges of the rereads."""
+        medium = RangedMedium(*(bytes(1_000) + content for content in contents))
+        chunk = chunk_of(GOOD, offset=1_000)
+        sums = witnesses.primary(chunk.checksum_type, chunk.bytes_per_checksum, first)
+        read = FirstRead(len(first), sums, data=memoryview(first))
+        return judge_chunk(medium, chunk, read, witnesses), medium.ranges
+
+    @staticmethod
+    def sums_of(data: bytes) -> bytes:
+        """Return the checksums of the windows, by the second implementation."""
+        return witness_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
+
+    def test_only_the_range_of_wrong_windows_is_read_again(self) -> None:
+        """The judgement still describes the complete chunk."""
+        bad = GOOD[:9_000] + b"\x00" + GOOD[9_001:17_000] + b"\x00" + GOOD[17_001:]
+
+        judgement, ranges = self.judged(bad, bad)
+
+        assert [(9_192, 20_000 - 8_192)] * 2 == ranges
+        assert (Verdict.CORRUPT, 20_000) == (judgement.verdict, judgement.length_bytes)
+        assert self.sums_of(bad) == judgement.window_checksums
+        assert "2 of 5 windows differ; window 2 at byte 9192: expected " in judgement.evidence
+        assert (2, 4) == judgement.wrong_windows
+
+    def test_window_that_only_the_first_read_had_wrong_is_right_on_the_disk(self) -> None:
+        """A flip in memory is no part of the damage on the disk."""
+        first = b"\x00" + BAD[1:]
+
+        judgement, ranges = self.judged(first, BAD)
+
+        assert [(1_000, 3 * WINDOW_BYTES)] * 3 == ranges
+        assert Verdict.CORRUPT is judgement.verdict
+        assert self.sums_of(BAD) == judgement.window_checksums
+        assert (2,) == judgement.wrong_windows
+
+    def test_part_that_verifies_when_read_again_clears_the_chunk(self) -> None:
+        """The first read was wrong, and not the disk."""
+        judgement, ranges = self.judged(BAD, GOOD)
+
+        assert [(9_192, WINDOW_BYTES)] == ranges
+        assert (Verdict.SUSPECT_HOST, True) == (judgement.verdict, judgement.is_decided)
+        assert self.sums_of(GOOD) == judgement.window_checksums
+
+    def test_file_that_was_cut_in_the_part_is_short(self) -> None:
+        """Nothing of the first read counts behind the end of the file."""
+        judgement, _ = self.judged(BAD, BAD[:9_100])
+
+        assert DamageFault.CHUNK_SHORT is judgement.fault
+        assert 9_100 == judgement.length_bytes
+        assert self.sums_of(BAD[:9_100]) == judgement.window_checksums
+
+    def test_chunk_whose_first_read_was_short_is_read_again_completely(self) -> None:
+        """Also if the short read has as many windows as the chunk."""
+        judgement, ranges = self.judged(GOOD[:19_990], GOOD[:19_990])
+
+        assert [(1_000, 20_000)] * 2 == ranges
+        assert (DamageFault.CHUNK_SHORT, 19_990) == (judgement.fault, judgement.length_bytes)
+
+    def test_libraries_that_disagree_about_the_part_leave_the_chunk_undecided(self) -> None:
+        """The row has the checksums of the part of neither library."""
+        witnesses = Witnesses(primary=window_checksums, second=lying(witness_checksums))
+
+        judgement, _ = self.judged(BAD, BAD, witnesses=witnesses)
+        decided, _ = self.judged(BAD, GOOD, witnesses=witnesses)
+
+        assert (True, False) == (judgement.is_disagreement, judgement.is_decided)
+        assert (True, True) == (decided.is_disagreement, decided.is_decided)
+
+    def test_torn_write_is_described_from_the_complete_chunk(self) -> None:
+        """The earlier data is compared with all bytes, also those that were read only once."""
+        old = noise(9_216, seed=2) + noise(2_000, seed=3) + GOOD[11_216:]
+        torn = GOOD[:9_216] + old[9_216:]
+        first = FirstRead(len(torn), self.sums_of(torn), data=torn)
+        medium = RangedMedium(torn)
+
+        judgement = judge_chunk(medium, chunk_of(GOOD), first, WITNESSES, lambda: [old])
+
+        assert {(8_192, WINDOW_BYTES)} == set(medium.ranges)
+        assert judgement.evidence.endswith(
+            "from byte 9216 on it is what was here before: torn at a 512-byte sector"
+        )
