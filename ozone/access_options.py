@@ -1,5 +1,4 @@
-"""Options of commands that call an Ozone cluster: the SCMs' addresses, and the caller's
-identity."""
+"""Options of commands that call an Ozone cluster: SCM addresses, and identity of the caller."""
 
 from pathlib import Path
 from typing import Annotated
@@ -39,14 +38,19 @@ ScmPrincipalOption = Annotated[
 
 
 def site_config(directory: Path | None) -> SiteConfig:
-    """Return the configuration of the cluster from the XML files in `directory`. Return an empty
-    configuration if `directory` is None."""
+    """Return the configuration of the cluster from the XML files in `directory`.
+
+    Return an empty configuration if `directory` is None.
+    """
     return NO_CONFIG if directory is None else read_site_config(directory)
 
 
 def scm_addresses(scm: str, config: SiteConfig) -> tuple[Address, ...]:
-    """Return the addresses of the SCMs' client ports: from `scm` (option --scm), or else from
-    `config`. Raise typer.BadParameter if `scm` is invalid, or if both are missing."""
+    """Return the addresses of the client ports of the SCMs.
+
+    They are in `scm` (option --scm) or, if that is empty, in `config`. Raise typer.BadParameter if
+    `scm` is invalid, or if both are missing.
+    """
     if scm:
         try:
             return parse_addresses(scm)
@@ -60,8 +64,11 @@ def scm_addresses(scm: str, config: SiteConfig) -> tuple[Address, ...]:
 def identity_of(
     config: SiteConfig, *, user: str, principal: str, keytab: Path | None, scm_principal: str
 ) -> Identity:
-    """Return the caller's identity: for Kerberos if the cluster or an option requires Kerberos, for
-    SIMPLE otherwise. Raise typer.BadParameter if the options contradict each other."""
+    """Return the identity of the caller for calls to the cluster.
+
+    It is for Kerberos if the cluster or an option requires Kerberos, and otherwise for SIMPLE
+    authentication. Raise typer.BadParameter if the options contradict each other.
+    """
     named = scm_principal or config.get("hdds.scm.kerberos.principal")
     if not (config.is_kerberos or principal or keytab or scm_principal):
         return choose(user)

@@ -1,4 +1,4 @@
-"""suture ozone: reads the volumes of an Apache Ozone datanode, and repairs damage there."""
+"""Commands of `suture ozone`, which read the volumes of an Ozone datanode and repair damage."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -196,8 +196,7 @@ def _place(volume: OzoneVolume, data_dirs: Sequence[Path]) -> int:
 def on_several_volumes(
     volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]],
 ) -> dict[ContainerId, list[str]]:
-    """Return the containers that exist on more than one volume, each with the paths of these
-    volumes."""
+    """Return the containers that exist on more than one volume, with the paths of these volumes."""
     places: dict[ContainerId, list[str]] = {}
     for volume, results in volumes:
         for result in results:
@@ -207,8 +206,9 @@ def on_several_volumes(
 
 
 class _Bar:
-    """The progress bar of a scrub of all volumes. It is redrawn once per megabyte, because drawing
-    takes longer than reading a small block.
+    """The progress bar of a scrub of all volumes.
+
+    It is redrawn once per megabyte, because drawing takes longer than reading a small block.
     """
 
     def __init__(self, progress: "Progress") -> None:
@@ -218,7 +218,7 @@ class _Bar:
         self._drawn_bytes = 0
 
     def add_volume(self, used_bytes: int) -> None:
-        """Add a volume's used bytes to the total of the bar."""
+        """Add the used bytes of a volume to the total of the bar."""
         self._total_bytes += used_bytes
         self._progress.update(self._progress.task_ids[0], total=self._total_bytes)
 
@@ -286,7 +286,7 @@ def document(
     absent: Sequence[str],
     not_found: Sequence[ContainerId],
 ) -> dict[str, Any]:
-    """Return the results of a scrub as a JSON object."""
+    """Return the results of a scrub, for the JSON output."""
     results = [result for _, found in volumes for result in found]
     statuses = Counter(result.status for result in results)
     return {
@@ -311,8 +311,10 @@ def document(
 
 
 def print_scrub(volumes: Sequence[tuple[OzoneVolume, Sequence[ContainerResult]]]) -> None:
-    """Print the results of a scrub: first the containers that need attention, then one paragraph
-    per volume."""
+    """Print the results of a scrub.
+
+    The containers with findings come first, then the totals of each volume.
+    """
     for volume, results in volumes:
         is_treeless = all(result.lacks_tree for result in results if result.read_at_ms)
         for result in map(_without_tree_note, results) if is_treeless else results:
@@ -328,7 +330,7 @@ def _without_tree_note(result: ContainerResult) -> ContainerResult:
 
 
 def print_container(result: ContainerResult) -> None:
-    """Print the findings in one container."""
+    """Print the status and the findings of one container."""
     index = f", replica index {result.replica_index}" if result.replica_index else ""
     state = f" ({result.state}{index})" if result.state else ""
     why = f": {result.why}" if result.why else ""
@@ -361,8 +363,7 @@ def finding_row(finding: ScanFinding) -> tuple[object, ...]:
 def print_volume(
     volume: OzoneVolume, results: Sequence[ContainerResult], *, is_treeless: bool
 ) -> None:
-    """Print the totals of a volume. `is_treeless` is True if none of the volume's containers has a
-    tree."""
+    """Print the totals of a volume. `is_treeless` is True if none of its containers has a tree."""
     statuses = Counter(result.status for result in results)
     counts = ", ".join(
         f"{count} {status.value}" for status in ScrubStatus if (count := statuses[status])

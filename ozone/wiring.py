@@ -1,8 +1,8 @@
-"""Connects an agent to Ozone. It is the only module of this package that the agent imports.
+"""Connects an agent to Ozone. This is the only module of this package that the agent imports.
 
-`agent.main` calls it if section `[ozone]` of the configuration exists or `node.scm` has `ozone://`
-addresses. `agent.main` then passes the protocol servers and SCM links to the host. No other part of
-the agent depends on Ozone.
+`agent.main` calls it if section `[ozone]` of the configuration exists, or if `node.scm` has
+`ozone://` addresses. `agent.main` then passes the protocol servers and SCM links to the host. No
+other part of the agent depends on Ozone.
 """
 
 from collections.abc import Sequence
@@ -32,17 +32,21 @@ ARRIVED: Final = "it has just arrived"  # reason in the request for a scan
 
 
 def secure_datanode(config: AgentConfig) -> SecureDatanode | None:
-    """Return the security of an agent in a secure cluster; None if the cluster is not secure. Raise
-    RefusedError if the cluster's files are invalid."""
+    """Return the security components of an agent, or None if the cluster is not secure.
+
+    Raise RefusedError if the files of the cluster are invalid.
+    """
     return SecureDatanode(config, SystemClock().now_ms) if config.ozone.conf else None
 
 
 def server_factories(
     config: OzoneConfig, secure: SecureDatanode | None = None
 ) -> Sequence[MakeServer]:
-    """Return the factories of the agent's servers for Ozone's datanodes and clients: one server, or
-    two in a secure cluster. Return an empty sequence if the config sets no address for the
-    servers."""
+    """Return the functions that create the agent's servers for Ozone's datanodes and clients.
+
+    A secure cluster needs two servers, other clusters one. Return an empty sequence if the config
+    sets no address for the servers.
+    """
 
     def plain(inside: HostServices) -> BoundServer:
         security = Security(allow_plaintext=inside.config.tls.allow_plaintext)
@@ -70,7 +74,10 @@ def server_factories(
 
 
 def archives(inside: HostServices) -> ReplicationService:
-    """Return the service through which Ozone's datanodes send containers to a host's store."""
+    """Return the service that transfers complete containers to and from a host's store.
+
+    Ozone's datanodes call this service.
+    """
     return ReplicationService(
         importer(inside),
         inside.store,
@@ -83,7 +90,7 @@ def archives(inside: HostServices) -> ReplicationService:
 
 
 def importer(host: HostServices | AgentServices) -> ArchiveImporter:
-    """Return the importer of Ozone containers into a host's store."""
+    """Return the component that imports Ozone's containers into the store of a host."""
     clear_abandoned()
     return ArchiveImporter(
         store=host.store,
@@ -116,8 +123,10 @@ def make_container_replicator(
 def make_scm_links(
     addresses: Sequence[str], secure: SecureDatanode | None = None
 ) -> Sequence[ExternalControlPlane]:
-    """Return a link to each of Ozone's storage container managers at `addresses`
-    (ozone://host:port)."""
+    """Return a link to each of Ozone's SCMs at these addresses.
+
+    An address has the form ozone://host:port.
+    """
     return [
         OzoneScmLink(
             address,

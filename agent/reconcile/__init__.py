@@ -1,1 +1,1 @@
-"""Reconcile of a replica with its peers: survey, plan (`agent.plan`), fetch, repair, verify."""
+"""Reconcile of a replica with its peers: compare, plan (`agent.plan`), fetch, repair, verify."""

@@ -1,4 +1,4 @@
-"""Chunks to fetch in a repair, and the state of their blocks."""
+"""Chunks that a repair fetches, and the state of their blocks."""
 
 from dataclasses import dataclass, field
 
@@ -9,8 +9,10 @@ from merkle.replica import ChunkInfo
 
 @dataclass(slots=True)
 class BlockRepair:
-    """State of one block under repair. `action` is the planned repair, and `described` is the
-    block's metadata as fetched from a peer."""
+    """State of one block that is being repaired.
+
+    `action` is the planned repair. `described` has the block's metadata from a peer.
+    """
 
     action: RepairBlock
     described: FetchResult
@@ -26,13 +28,16 @@ class BlockRepair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkFetch:
-    """A chunk to fetch. `described` is the peer's record of the chunk; None if that record is not
-    the wanted version."""
+    """A chunk to fetch.
+
+    `described` is the peer's record of the chunk, or None if that record is not of the wanted
+    version.
+    """
 
     block: BlockRepair
     wanted: WantedChunk
     described: ChunkInfo | None
 
     def size_bytes(self) -> int:
-        """Return the memory that the fetch needs, in bytes."""
+        """Return the number of bytes of memory that the fetch needs."""
         return self.wanted.leaf.length_bytes

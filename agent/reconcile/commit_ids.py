@@ -1,9 +1,9 @@
-"""Rules for commit ids (BCSID) that a replica may adopt from its peers.
+"""Rules for the commit ids (BCSID) that a replica may take over from its peers.
 
-The commit id of a replica means that the replica has all blocks committed up to that id. A replica
-may therefore adopt a commit id only from a healthy peer, and only if it has all data of that peer.
-Ozone 2.2 adopts a peer's commit id even if blocks are missing. Its replica then claims blocks that
-no replica has (HDDS-15542).
+The commit id of a replica states that the replica has all blocks committed up to that id.
+Therefore, a replica may take over a commit id only from a healthy peer, and only if it has all data
+of that peer. Ozone 2.2 takes over the commit id of a peer even if blocks are missing. Its replica
+then claims blocks that no replica has (HDDS-15542).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,9 @@ def highest_claim(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, equal_peers: Iterable[PeerId]
 ) -> tuple[PeerId, int]:
     """Return the healthy peer with the highest commit id among `equal_peers`, and this commit id.
-    The commit id is 0 if no peer is healthy."""
+
+    If no peer is healthy, the commit id is 0.
+    """
     claimed = {peer_id: _claimed(peers[peer_id], container_id) for peer_id in equal_peers}
     lender = max(claimed, key=claimed.__getitem__, default="")
     return lender, claimed.get(lender, 0)
@@ -36,11 +38,12 @@ def highest_lent(
     *,
     own: int,
 ) -> int:
-    """Return the highest commit id in `lent` that the local replica may adopt; `own`, the commit id
-    that the replica has now, if there is none.
+    """Return the highest commit id in `lent` that the local replica may take over.
 
-    `lent` has a commit id of each peer. The replica may adopt a peer's commit id if it is above
-    `own`, and if the peer's replica is closed or quasi-closed and has at least this commit id.
+    `lent` has a commit id of each peer. `own` is the commit id that the replica has now. The
+    replica may take over the commit id of a peer if it is above `own`, and if the replica of the
+    peer is CLOSED or QUASI_CLOSED and has at least this commit id. Return `own` if there is no such
+    commit id.
     """
     trusted = [
         bcsid
@@ -51,8 +54,11 @@ def highest_lent(
 
 
 def _claimed(peer: ReplicaPeer, container_id: ContainerId) -> int:
-    """Return the commit id of a peer's replica; 0 if the replica is not closed or quasi-closed, if
-    it has findings, or if the peer does not answer."""
+    """Return the commit id of the replica of a peer.
+
+    Return 0 if the replica is neither CLOSED nor QUASI_CLOSED, if it has findings, or if the peer
+    does not answer.
+    """
     try:
         report = peer.replica(container_id)
         state = codec.parse_state(report.state, "answer.replica.state")

@@ -1,7 +1,8 @@
-"""Contradictions between replicas, stored as findings with the peers' versions as evidence.
+"""Contradictions between replicas, stored as findings together with the versions of the peers.
 
-No repair resolves a contradiction. Each replica matches its own rows, so an operator has to decide
-which rows are right. Until then, the findings name each version, and quarantine has the bytes.
+A contradiction means that two replicas have different rows, and each replica matches its own rows.
+No repair resolves it, because only an operator can decide which rows are right. Until then, the
+findings name each version, and the quarantine has the bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +23,10 @@ EVIDENCE_BYTES_MAX: Final = 64 * 1024**2
 def findings_of(
     container_id: ContainerId, skips: Sequence[Skip], now_ms: int
 ) -> Iterator[tuple[Skip, ScanFinding]]:
-    """Yield (skip, finding) for each item of `skips` that is a contradiction. The finding reports
-    the contradiction."""
+    """Yield (skip, finding) for each difference in `skips` that is a contradiction.
+
+    The finding reports the contradiction.
+    """
     for skip in skips:
         if not skip.is_contradiction:
             continue
@@ -50,10 +53,10 @@ def findings_of(
 def keep_versions(
     store: ReplicaStore, container_id: ContainerId, fresh: Sequence[Skip], sources: PeerSources
 ) -> None:
-    """Store the peers' contradicting versions in quarantine, up to a limited number and size.
+    """Store the versions of the peers that contradict each other in quarantine.
 
-    The limits are EVIDENCE_COUNT_MAX and EVIDENCE_BYTES_MAX. Omit versions that cannot be fetched.
-    If a version cannot be stored, stop without an error.
+    At most EVIDENCE_COUNT_MAX versions with EVIDENCE_BYTES_MAX bytes are stored. Omit versions that
+    cannot be fetched. If a version cannot be stored, stop without an error.
     """
     left_count, left_bytes = EVIDENCE_COUNT_MAX, EVIDENCE_BYTES_MAX
     for skip in fresh:

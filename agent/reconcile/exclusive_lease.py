@@ -1,4 +1,4 @@
-"""The lease for changes by a repair. A repair waits while the container is being copied."""
+"""The lease for changes by a repair. A repair waits while another datanode copies the container."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +13,7 @@ from suture.runtime.ports import Leases
 
 @dataclass(frozen=True, slots=True)
 class ReplicaChanges:
-    """Changes of one replica by one repair, each under the container's lease.
+    """Changes of one replica by one repair. Each change holds the container's lease.
 
     A change that waits for the lease calls `must_stop` every `lease_timeout_s` seconds, and ends if
     the result is True.
@@ -27,12 +27,11 @@ class ReplicaChanges:
 
     @contextmanager
     def hold(self) -> Iterator[ReplicaRepair]:
-        """Hold the lease for a `with` block, and yield the handle for repairs. Wait without a time
-        limit while the container is being copied to another datanode.
+        """Hold the lease for a `with` block, which receives the handle for repairs.
 
-        Raise UnavailableError(BUSY) if `must_stop` returns True, or if a task other than a copy
-        holds the lease for `lease_timeout_s`. Raise RefusedError if the replica does not exist any
-        more.
+        While the container is being copied to another datanode, wait without a time limit. Raise
+        UnavailableError(BUSY) if `must_stop` returns True, or if a task other than a copy holds the
+        lease for `lease_timeout_s` seconds. Raise RefusedError if the replica no longer exists.
         """
         while True:
             with ExitStack() as held:

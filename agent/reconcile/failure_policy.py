@@ -1,10 +1,9 @@
 """Decision after a failed change: skip the block, or end the repair.
 
-- An invalid request: skip the block.
-- An error of the files of one block: skip the block, and check the volume.
-- Too little space to copy one block: skip the block, because other blocks may need less.
-- A failure of the index or the volume: end the repair.
-- A local problem (a lease, a full disk, memory): end the repair. A later repair may succeed.
+- The request was invalid: skip the block. - The files of one block returned an error: skip the
+block, and check the volume. - There is too little space to copy one block: skip the block, because
+other blocks may need less. - The index or the volume has failed: end the repair. - The lease,
+memory or disk space was not available: end the repair. A later repair may succeed.
 """
 
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ useless."""
 
 @dataclass(slots=True)
 class FailureStreak:
-    """Counter of consecutive failures in one repair."""
+    """Counter of consecutive failed changes in one repair."""
 
     store: ReplicaStore
     container_id: ContainerId
@@ -34,9 +33,12 @@ class FailureStreak:
         self.count = 0
 
     def may_go_on(self, error: SutureError) -> bool:
-        """Return True if the failure concerns only its block, so that other blocks may be tried.
-        Return False after a local problem. Raise `error` again if the volume failed, or after
-        BLOCKS_MAX consecutive failures of block files."""
+        """Return True if the error concerns only one block, so that other blocks may be tried.
+
+        Return False if the repair must end because a lease, memory or disk space was not available.
+        Raise `error` again if the volume failed, or after BLOCKS_MAX consecutive failures of block
+        files.
+        """
         if not isinstance(error, VolumeFailed):
             return isinstance(error, RefusedError)
         if error.code is Code.DISK_OUT_OF_SPACE:

@@ -1,9 +1,9 @@
-"""Fetch of chunks from peers with healthy copies: concurrent, within a byte budget.
+"""Concurrent fetch of chunks from peers with healthy copies.
 
-Small chunks are fetched together. At most `bytes_max` are in flight, and results are returned in
-the order of the requests.
+Small chunks are fetched together. At most `bytes_max` bytes are in flight, and results are returned
+in the order of the requests.
 
-A returned chunk was verified twice: against the window checksums in the response, and against the
+A fetched chunk is verified twice: against the window checksums in the response, and against the
 leaf in the peer's tree. A peer that supports proofs also proves that its disk has the chunk
 (`agent.reconcile.witnesses`). If a source fails, the next one is tried. A peer that is unreachable,
 or whose data repeatedly does not match its tree, is not used again in this reconcile.
@@ -30,7 +30,7 @@ from suture.runtime.ports import Executor, Future
 from suture.wire.clients.block_peer import TransferCost
 from suture.wire.clients.replica_peer import BatchReplicaPeer, ChunkProver, ReplicaPeer
 
-BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since the peer's scan; after two, drop the peer
+BAD_CHUNKS_MAX: Final = 2  # mismatches after which a peer is not used again
 
 Job = TypeVar("Job")
 T = TypeVar("T")
@@ -39,7 +39,7 @@ Wanted = tuple[BlockId, WantedChunk]
 
 @dataclass(frozen=True, slots=True)
 class FetchFailure:
-    """A peer that failed as a source, with the error."""
+    """A peer from which a fetch failed, with the error."""
 
     peer_id: PeerId
     error: SutureError
@@ -47,11 +47,11 @@ class FetchFailure:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Result of a fetch that tries several peers in turn.
+    """Result of a fetch that tries several peers, one after the other.
 
-    It has the data of the first peer that succeeded, the failures of the peers before it, and the
-    costs of all calls. `is_here` is True if the local bytes match the wanted chunk, so that no peer
-    was asked.
+    The result has the data of the first peer that succeeded, the failures of the peers before it,
+    and the costs of all calls. `is_here` is True if the local bytes already match the chunk to
+    fetch. No peer is then called.
     """
 
     peer_id: PeerId = ""
@@ -67,10 +67,10 @@ class FetchResult:
 
 @dataclass(slots=True)
 class PeerSources:
-    """The peers of one reconcile as sources of chunks. Many threads may call its methods.
+    """The peers from which one reconcile fetches chunks. Thread-safe.
 
     Shared state is changed only by single assignments, without a lock. The worst effect of a race
-    is one more call to a dropped peer.
+    is one more call to a peer that is no longer used.
     """
 
     peers: Mapping[PeerId, ReplicaPeer]
@@ -82,7 +82,7 @@ class PeerSources:
     pace: Callable[[int], None] = lambda _length_bytes: None  # called with the bytes of each read
 
     def describe(self, action: RepairBlock) -> FetchResult:
-        """Return a block's metadata from the first source that returns it."""
+        """Return the metadata of a block from the first peer that returns it."""
 
         def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             return FetchResult(block=peer.block(self.container_id, action.block_id, meter))
@@ -90,8 +90,11 @@ class PeerSources:
         return self._first(action.metadata_sources, ask)
 
     def describe_together(self, actions: Sequence[RepairBlock]) -> list[FetchResult]:
-        """Return the metadata of several blocks. Request blocks with the same first source in one
-        call. Then request, one by one, the blocks that these calls did not return."""
+        """Return the metadata of several blocks, in the order of `actions`.
+
+        Blocks with the same first source are requested in one call. Blocks that these calls did not
+        return are then requested one by one.
+        """
 
         def lent(
             peer_id: PeerId, peer: BatchReplicaPeer, some: Sequence[RepairBlock]
@@ -102,8 +105,10 @@ class PeerSources:
         return self._together(actions, lambda one: one.metadata_sources, lent, self.describe)
 
     def fetch(self, block_id: BlockId, wanted: WantedChunk) -> FetchResult:
-        """Return a chunk from the first source whose bytes match its tree. If any peer supports
-        proofs, request a proof that the disk of a source has these bytes."""
+        """Return a chunk from the first peer whose bytes match its tree.
+
+        If any peer supports proofs, also request a proof that the disk of a source has these bytes.
+        """
 
         def ask(peer: ReplicaPeer, meter: TransferCost) -> FetchResult:
             chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)
@@ -124,9 +129,12 @@ class PeerSources:
         return replace(answer, word=word)
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[FetchResult]:
-        """Return several small chunks. Fetch chunks with the same first source in one call, and
-        their proofs in a second call. Then fetch the missing chunks one by one. The results include
-        the costs of both attempts."""
+        """Return several small chunks, in the order of `wanted`.
+
+        Chunks with the same first source are fetched in one call, and their proofs in a second
+        call. Chunks that these calls did not return are then fetched one by one. The results
+        include the costs of all these calls.
+        """
         return self._together(
             wanted, lambda one: one[1].sources, self._lent, lambda one: self.fetch(*one)
         )
@@ -138,8 +146,11 @@ class PeerSources:
         lent: Callable[[PeerId, BatchReplicaPeer, Sequence[T]], list[FetchResult]],
         alone: Callable[[T], FetchResult],
     ) -> list[FetchResult]:
-        """Return a result for each item. Call `lent` once for all items with the same first source
-        (one RPC), and then `alone` for each item that is still without a block or chunk."""
+        """Return a result for each item.
+
+        Call `lent` once for all items with the same first source, which makes one RPC. Then call
+        `alone` for each item that still has neither a block nor a chunk.
+        """
         by_source: dict[PeerId, list[int]] = defaultdict(list)
         for index, item in enumerate(items):
             asked = (one for one in sources_of(item) if one not in self.dropped)
@@ -165,9 +176,11 @@ class PeerSources:
     def _lent(
         self, peer_id: PeerId, peer: BatchReplicaPeer, wanted: Sequence[Wanted]
     ) -> list[FetchResult]:
-        """Fetch chunks from one peer in one call, and return a result for each. A result has no
-        chunk if the chunk is missing, does not match the peer's tree, or is not proved. Raise
-        SutureError if the call fails."""
+        """Fetch chunks from one peer in one call. Return a result for each chunk.
+
+        A result is empty if the peer did not return the chunk, if the chunk does not match the
+        peer's tree, or if a required proof is missing. Raise SutureError if the call fails.
+        """
         keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
         served = peer.read_chunks(self.container_id, keys)
         self.pace(sum(len(data) for _chunk, data in served.values()))
@@ -197,8 +210,11 @@ class PeerSources:
     def proven(
         self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes
     ) -> ProofAnswer:
-        """Return the first proof by a peer in `asked` that its disk has the bytes `data` at this
-        offset. If no peer gives a proof, return an answer with the reasons of all peers."""
+        """Return the first proof by one of the peers `asked` that its disk has `data`.
+
+        The proof is for the bytes at this offset of the block. If no peer gives a proof, return an
+        answer with the reasons of all peers.
+        """
         words: list[tuple[PeerId, ProofAnswer]] = []
         for peer_id in asked:
             prover = self.provers.get(peer_id)
@@ -215,9 +231,12 @@ class PeerSources:
         return ProofAnswer(why=why or "nobody could be asked", is_silent=is_silent)
 
     def proven_end(self, store: ReplicaStore, action: Trim, block: BlockData | None) -> ProofAnswer:
-        """Return a peer's proof that it has the last chunk of a block, before the bytes after that
-        chunk are truncated. A block without chunks needs no proof. If the local chunk does not
-        match its row, return an answer without a proof and do not ask the peer."""
+        """Return a peer's proof that its disk has the last chunk of a block.
+
+        The proof is required before the local bytes after that chunk are truncated. A block without
+        chunks needs no proof. If the local chunk does not match its row, do not call the peer, and
+        return an answer without a proof.
+        """
         if block is None or not block.chunks:
             return ProofAnswer(proof="none: no chunk is recorded")
         chunk = block.chunks[-1]
@@ -257,7 +276,10 @@ class PeerSources:
 
 
 def is_leaf(algorithm: Algorithm, chunk: ChunkInfo, leaf: Leaf) -> bool:
-    """Return whether a chunk record has the offset, length and checksum of a tree's leaf."""
+    """Return whether a chunk record has the same offset, length and checksum as a tree's leaf.
+
+    A leaf is the entry of one chunk in a tree.
+    """
     return (chunk.offset, chunk.length_bytes) == (leaf.offset, leaf.length_bytes) and (
         leaf_checksum(algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums)
         == leaf.checksum
@@ -273,11 +295,12 @@ def in_order(
     bytes_max: int,
     count_max: int,
 ) -> Iterator[tuple[Job, Any]]:
-    """Run `work` for every job with several in flight; yield each job with its result, in order.
+    """Run `work` for every job, with several jobs in flight.
 
-    At most `count_max` jobs with a total of `bytes_max` bytes are in flight; a larger job runs
-    alone. Only one job beyond these is drawn from `jobs`, so later jobs may depend on earlier
-    results. If the caller stops early, jobs that have not started are cancelled.
+    Yield (job, result) in the order of the jobs. At most `count_max` jobs with a total of
+    `bytes_max` bytes are in flight. A larger job runs alone. Only one more job is taken from
+    `jobs`, so that later jobs may depend on earlier results. If the caller stops early, jobs that
+    have not started are cancelled.
     """
     pending: deque[tuple[Job, Future, int]] = deque()
     pending_bytes = 0

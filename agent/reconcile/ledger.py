@@ -1,4 +1,4 @@
-"""Record of one reconcile: the outcome of each chunk, and the role and cost of each peer.
+"""Record of one reconcile: the outcome of each chunk, and the costs of each peer.
 
 Only the thread that reconciles writes to the record.
 """
@@ -38,7 +38,7 @@ REPLACED: Final = (ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.ADOPT
 
 @dataclass(slots=True)
 class ReconcileLedger:
-    """Record of the work of one reconcile so far."""
+    """Record of the work that one reconcile has done so far."""
 
     chunks: list[ChunkOutcome] = field(default_factory=list)
     counts: Counter[ChunkResult] = field(default_factory=Counter)
@@ -62,8 +62,10 @@ class ReconcileLedger:
 
     @property
     def has_replaced_data(self) -> bool:
-        """Return whether the reconcile has replaced data, so that the replica's tree must differ
-        from the tree before the reconcile."""
+        """Return whether the reconcile has replaced data of the replica.
+
+        The tree of the replica must then differ from the tree before the reconcile.
+        """
         return any(self.counts[result] for result in REPLACED)
 
     def record(
@@ -77,7 +79,10 @@ class ReconcileLedger:
         source: PeerId = "",
         message: str = "",
     ) -> None:
-        """Record the outcome of one chunk, block or file."""
+        """Record the outcome of the reconcile for one chunk, block or file.
+
+        `difference` names the difference from the peers, or the reason why it is not repaired.
+        """
         self.counts[result] += 1
         if result in MADE and block_id >= 0:
             self.changed.add((block_id, offset, length_bytes))
@@ -95,7 +100,7 @@ class ReconcileLedger:
         source: PeerId = "",
         message: str = "",
     ) -> None:
-        """Record the outcome of a wanted chunk."""
+        """Record the outcome of a chunk that the plan wants to repair."""
         leaf = wanted.leaf
         self.record(
             block_id,
@@ -108,7 +113,7 @@ class ReconcileLedger:
         )
 
     def note_divergence(self, divergence: Divergence) -> None:
-        """Count the differences between the local tree and one peer's."""
+        """Count the differences between the local tree and the tree of one peer."""
         for kind, count in divergence.counts().items():
             self.differences[kind.value] += count
 
@@ -125,7 +130,7 @@ class ReconcileLedger:
             )
 
     def account(self, answer: FetchResult) -> None:
-        """Add the costs and failures of a fetch."""
+        """Add the received bytes and the failures of a fetch, by peer."""
         for peer_id, meter in answer.costs:
             self.tree_bytes[peer_id] += meter.tree_bytes
             self.data_bytes[peer_id] += meter.data_bytes
@@ -134,8 +139,11 @@ class ReconcileLedger:
             self.is_transient = self.is_transient or not isinstance(failure.error, RefusedError)
 
     def verdict(self, trees: list[PeerTree], *, finding_count: int) -> ReconcileVerdict:
-        """Return the result of the reconcile. It is PARTIAL if the replica has findings or lacks
-        data, if a change failed, or if a peer did not answer."""
+        """Return the result of the reconcile.
+
+        The result is PARTIAL if the replica has findings or lacks data, if a change failed, or if a
+        peer did not answer.
+        """
         if self.is_interrupted:
             return ReconcileVerdict.INTERRUPTED
         if not any(tree.is_known for tree in trees):
@@ -158,7 +166,7 @@ class ReconcileLedger:
         state_after: ReplicaState,
         duration_ms: int,
     ) -> ReconcileResult:
-        """Return the complete result."""
+        """Return the complete result, with the record of each chunk and each peer."""
         peers = tuple(self._peer_outcome(tree) for tree in trees)
         return ReconcileResult(
             container_id=container_id,

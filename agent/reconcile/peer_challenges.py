@@ -1,13 +1,15 @@
 """Random challenges to peers to prove that their disk has a chunk now.
 
-The worker draws a local replica and a chunk, reads the chunk past the cache, and asks a random
-other holder for a proof.
+The worker draws a local replica and a chunk, reads the chunk past the page cache, and asks a random
+other datanode with a replica for a proof.
 
-A scan verifies a datanode's data only locally, and once a week. A peer with a stale or forged tree,
-or with a cache in front of a dead disk, answers other requests correctly, but fails this challenge.
-Each side reads one chunk, and at most 100 bytes are sent, a few times a day. The challenger logs
-and counts a failure. The peer scans its replica (`agent.services.proof_handlers`). The parity scrub
-verifies shards instead, because no other datanode has the same shard.
+A scan verifies the data of a datanode only locally, and once a week. A peer with a stale or forged
+tree, or with a cache in front of a dead disk, answers other requests correctly, but fails this
+challenge. Each side reads one chunk, and at most 100 bytes are sent, a few times a day. The
+challenger logs and counts a failure. The peer scans its replica (`agent.services.proof_handlers`).
+
+Erasure-coded containers are excluded, because no other datanode has the same shard. The parity
+scrub verifies their shards.
 """
 
 import random
@@ -38,11 +40,11 @@ IDLE_S: Final = 60.0
 
 @dataclass(eq=False)
 class ChallengeWorker:
-    """Worker that challenges peers.
+    """Worker that challenges peers: it asks them for proofs that their disk has a chunk.
 
-    `info` returns the control plane's record of a container, or raises SutureError.
-    `request_scan` requests a scan of a local replica. `count` gets each result. `interval_s` is
-    the mean time between two challenges; 0 = disabled.
+    `info` returns the control plane's record of a container, or raises SutureError. `request_scan`
+    requests a scan of a local replica. `count` gets each result. `interval_s` is the mean time in
+    seconds between two challenges. 0 disables the challenges.
     """
 
     name = "challenges"
@@ -74,7 +76,7 @@ class ChallengeWorker:
         )
 
     def step(self) -> Step:
-        """Challenge one peer if the interval has passed."""
+        """Ask one peer for a proof that its disk has a chunk, if the interval has passed."""
         if not self.interval_s:
             return RetryAfter(IDLE_S)
         left_s = self._due_at_s - self.clock.monotonic_s()
@@ -92,13 +94,18 @@ class ChallengeWorker:
         return RetryAfter(0.0)
 
     def _pause_s(self) -> float:
-        """Return a random pause of 0.5 to 1.5 intervals in seconds, so that datanodes do not
-        challenge at the same time."""
+        """Return a random pause of 0.5 to 1.5 intervals, in seconds.
+
+        Because of the random length, datanodes do not challenge at the same time.
+        """
         return self.interval_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
     def _challenge(self) -> str:
-        """Challenge one peer to prove one chunk. Return PROVEN, FAILED or UNANSWERED; OWN if the
-        local chunk is damaged; "" if there is no local chunk or no other holder."""
+        """Ask one peer for a proof that its disk has a chunk. Return PROVEN, FAILED or UNANSWERED.
+
+        Return OWN if the local chunk is damaged. Return "" if there is no local chunk, or no other
+        datanode with a replica.
+        """
         found = self._drawn()
         if found is None:
             return ""
@@ -121,8 +128,11 @@ class ChallengeWorker:
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 
     def _own(self, found: tuple[ContainerId, BlockId, ChunkInfo], why: str) -> str:
-        """Request a scan of a local replica with a damaged chunk, and return OWN. Return "" if the
-        chunk was replaced meanwhile. Raise SutureError if the replica or the block was deleted."""
+        """Request a scan of a local replica with a damaged chunk, and return OWN.
+
+        Return "" if the chunk was replaced in the meantime. Raise SutureError if the replica or the
+        block was deleted.
+        """
         container_id, block_id, chunk = found
         if chunk not in self.store.view(container_id).block(block_id).chunks:
             return ""
@@ -130,8 +140,10 @@ class ChallengeWorker:
         return OWN
 
     def _drawn(self) -> tuple[ContainerId, BlockId, ChunkInfo] | None:
-        """Return a random chunk, with its container and block. Return None if the random draw finds
-        no closed replica or no chunk."""
+        """Return a random local chunk as (container id, block id, chunk).
+
+        Return None if the drawn replica is not closed, or if it has no chunk.
+        """
         ids = self.store.replica_ids()
         container_id = random.choice(ids) if ids else None  # noqa: S311 - no secret
         if container_id is None or self.store.replica(container_id).state not in STATES:
@@ -145,8 +157,10 @@ class ChallengeWorker:
         return (container_id, block_id, random.choice(chunks)) if chunks else None  # noqa: S311
 
     def _holders(self, container_id: ContainerId) -> Sequence[container_pb2.DatanodeEndpoint]:
-        """Return the other datanodes with a closed replica, according to the control plane. Return
-        an empty sequence for an erasure-coded container."""
+        """Return the other datanodes with a closed replica, according to the control plane.
+
+        Return an empty sequence for an erasure-coded container.
+        """
         info = self.info(container_id)
         if info.scheme:
             return ()

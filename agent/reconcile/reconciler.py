@@ -1,10 +1,10 @@
 """Reconcile: make a replica equal to its peers, chunk by chunk, without making it worse.
 
-The reconciler asks all peers for their trees (`survey`). It then plans and repairs a window of
-blocks at a time. At the end it reads the changed chunks, or the complete replica. Completed changes
-are kept, so an interrupted reconcile continues where it stopped: local bytes that are already
-correct are not fetched. Peers without a tree, and unreachable peers, are listed in the result and
-cause no action.
+The reconciler requests the trees of all peers (`survey`). Then it plans and repairs a limited
+number of blocks at a time. At the end it reads the changed chunks, or the complete replica.
+Completed changes are kept. Therefore, an interrupted reconcile continues where it stopped: local
+bytes that are already correct are not fetched. Peers without a tree, and unreachable peers, are
+listed in the result and cause no action.
 
 If FRUITLESS_MAX repairs of replicas with the same roots had no effect, the next reconcile makes no
 repair. It stores the trees as evidence, and its result is NON_CONVERGENT.
@@ -73,8 +73,10 @@ replicas. The local replica has the peer id ""."""
 
 @dataclass(frozen=True, slots=True)
 class _RepeatedDivergence:
-    """A divergence (the roots of all replicas) that repairs did not change, with the number of
-    repairs."""
+    """A difference between replicas that repairs did not remove.
+
+    It is identified by the roots of all replicas. `count` is the number of these repairs.
+    """
 
     roots: Roots
     count: int
@@ -84,13 +86,12 @@ class _RepeatedDivergence:
 
 @dataclass(eq=False)
 class Reconciler:
-    """Reconciles replicas of one store. `scan` scans a complete replica and commits the result.
+    """Reconciles replicas of one store. Thread-safe for different containers.
 
-    Thread-safe for different containers.
-
-    `confirm` asks the control plane about deletes; without it, no delete is confirmed.
-    `prove` verifies a repair by a read of the changed chunks or of the complete replica;
-    without it, `scan` is used. `pace` receives the bytes that were read from peers.
+    `scan` scans a complete replica and commits the result. `confirm` returns which deletes the
+    control plane confirms. Without it, no delete is confirmed. `prove` verifies a repair by a read
+    of the changed chunks or of the complete replica. Without it, `scan` is used. `pace` gets the
+    number of bytes that were read from peers, and waits.
     """
 
     store: ReplicaStore
@@ -120,12 +121,13 @@ class Reconciler:
     ) -> ReconcileResult:
         """Reconcile one replica with `peers`. If `stop` returns True, end between two chunks.
 
-        `holders` are other holders, which cannot be asked. An operator may name a `trusted` peer;
-        its versions then replace even local chunks that verify. `is_asked_for` means that an
-        operator requested this reconcile, so earlier repairs without effect do not prevent it.
+        `holders` are the other datanodes with a replica, which cannot be called. `trusted` is a
+        peer that an operator has named, or "". Its versions then replace even local chunks that
+        match their checksums. `is_asked_for` is True if an operator requested this reconcile.
+        Earlier repairs without effect then do not prevent it.
 
-        Raise RefusedError if there is no such replica or it is not closed, VolumeFailed if its
-        volume fails. Failures of peers are not raised; the result lists them.
+        Raise RefusedError if there is no such replica or it is not closed, and VolumeFailed if its
+        volume fails. Failures of peers are not raised, but listed in the result.
         """
         started_ms = self.now_ms()
         before = self.store.replica(container_id)
@@ -162,8 +164,8 @@ class Reconciler:
     ) -> list[TrustedChange]:
         """Return the changes that a reconcile with a trusted peer would make, without making them.
 
-        Raise RefusedError if the replica cannot be reconciled, UnavailableError if the trusted
-        peer's tree is unknown.
+        Raise RefusedError if the replica cannot be reconciled, and UnavailableError if the tree of
+        the trusted peer is unknown.
         """
         mine = self._known_tree(container_id, self.store.replica(container_id))
         trees = query_peers(peers, container_id, mine, self.executor)
@@ -174,8 +176,10 @@ class Reconciler:
         return list(run.preview())
 
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
-        """Return the local tree. If the tree and the findings come from different scans, scan the
-        replica first."""
+        """Return the local tree.
+
+        If the tree and the findings come from different scans, first scan the replica.
+        """
         tree = self.store.view(container_id).tree()
         if not facts.finding_count:
             return tree
@@ -185,8 +189,10 @@ class Reconciler:
         return self.store.view(container_id).tree()
 
     def _repair(self, run: "_ReconcileRun") -> None:
-        """Plan and execute the repair. Report the replica to the SCM if it was changed, even if the
-        repair fails."""
+        """Plan and execute the repair.
+
+        If the replica was changed, report it to the SCM, even if the repair fails.
+        """
         has_news = False
         try:
             run.repair()
@@ -209,7 +215,7 @@ class Reconciler:
             run.ledger.is_transient = True
 
     def _may_heal(self, run: "_ReconcileRun", before: ReplicaFacts) -> bool:
-        """Return whether an UNHEALTHY replica may be healthy although this run did not change it.
+        """Return whether an UNHEALTHY replica may be healthy although it was not changed.
 
         Return True if the replica has all data of its peers, or if its data changed after the last
         scan. Such a change may be a repair whose process was killed before it verified the result.
@@ -236,7 +242,10 @@ class Reconciler:
         mine: Tree,
         trees: Sequence[PeerTree],
     ) -> None:
-        """Store the local tree and the peers' trees once, as evidence for an investigation."""
+        """Store the local tree and the trees of the peers in quarantine, for an investigation.
+
+        Do nothing if they are stored already.
+        """
         if stuck.is_kept:
             return
         kept = {"my tree": mine}
@@ -267,10 +276,11 @@ class Reconciler:
         before: ReplicaFacts,
         after: ReplicaFacts,
     ) -> None:
-        """Count a repair without effect: it wrote data, but the replica's state, roots, size and
-        number of findings (`_condition`) are the same as before.
+        """Count a repair that had no effect.
 
-        A repair that was interrupted or had temporary failures is not counted.
+        A repair has no effect if it wrote data, but the state, the roots, the size and the number
+        of findings of the replica (`_condition`) are the same as before. A repair that was
+        interrupted or had temporary failures is not counted.
         """
         if not ledger.has_replaced_data or ledger.is_interrupted or ledger.is_transient:
             return
@@ -279,7 +289,7 @@ class Reconciler:
         self._fruitless_older.pop(container_id, None)
         if _condition(before) != _condition(after):
             return
-        if len(self._fruitless) >= REMEMBERED_MAX:  # two generations bound the memory
+        if len(self._fruitless) >= REMEMBERED_MAX:  # keep only this dictionary and the previous one
             self._fruitless_older, self._fruitless = self._fruitless, {}
         count = 1 if known is None else known.count + 1
         self._fruitless[container_id] = _RepeatedDivergence(roots, count, self.now_ms())
@@ -298,15 +308,20 @@ def _result_text(roots: Roots) -> str:
 
 
 def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
-    """Return the facts of a replica to compare before and after a repair. A repair without effect
-    does not change these facts."""
+    """Return the facts of a replica that are compared before and after a repair.
+
+    If all of them are equal, the repair had no effect.
+    """
     tree = facts.tree
     roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
     return (facts.state, facts.finding_count, facts.used_bytes, *roots)
 
 
 class _ReconcileRun:
-    """A reconcile of one replica, one window of blocks after another."""
+    """A running reconcile of one replica.
+
+    It repairs a limited range of blocks (a window) at a time.
+    """
 
     def __init__(
         self,
@@ -348,12 +363,12 @@ class _ReconcileRun:
         )
 
     def trees(self) -> list[PeerTree]:
-        """Return the latest answer of every peer."""
+        """Return the last answer of every peer."""
         return list(self._peers.values())
 
     @property
     def knows_peers(self) -> bool:
-        """Return True if the tree of at least one peer is known."""
+        """Return whether the tree of at least one peer is known."""
         return any(tree.is_known for tree in self._peers.values())
 
     def repair(self) -> None:
@@ -377,7 +392,7 @@ class _ReconcileRun:
             self._mender.adopt_bcsid(same)
 
     def preview(self) -> Iterator[TrustedChange]:
-        """Plan all blocks; yield the changes that the plans would make."""
+        """Plan all blocks, and yield the changes that the plans would make."""
         findings = self._store.findings(self.container_id)
         for window in split_block_ids(self._mine, self._usable()):
             here = [one for one in findings if window[0] <= one.block_id <= window[1]]
@@ -385,7 +400,7 @@ class _ReconcileRun:
             yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
 
     def _plan(self, views: Sequence[PeerView], findings: Sequence[ScanFinding]) -> RepairPlan:
-        """Return the plan for one window of blocks, and collect the contradictions in it."""
+        """Return the plan for one range of blocks, and collect the contradictions in it."""
         answered = {view.peer_id for view in views}
         heard = silent_holders(self.trees(), answered, self._holders)
         planned = plan(
@@ -403,8 +418,10 @@ class _ReconcileRun:
         return planned
 
     def _deletes(self, views: Sequence[PeerView]) -> ConfirmedDeletes:
-        """Return the deletes that the control plane confirms. Ask it only about blocks that a peer
-        has deleted and the local replica still has."""
+        """Return the deletes that the control plane confirms.
+
+        Request this only for blocks that a peer has deleted and the local replica still has.
+        """
         claimed = {
             difference.block_id
             for view in views
@@ -414,8 +431,10 @@ class _ReconcileRun:
         return self._confirm(self.container_id, sorted(claimed)) if claimed else ConfirmedDeletes()
 
     def report_contradictions(self, now_ms: int) -> bool:
-        """Store contradictions between replicas as findings, with evidence. Return True if the
-        stored contradictions have changed."""
+        """Store contradictions between replicas as findings, and the versions in quarantine.
+
+        Return True if the stored contradictions have changed.
+        """
         if self._mender.must_stop():
             return False
         known = {
@@ -445,8 +464,10 @@ class _ReconcileRun:
         ]
 
     def _views(self, window: BlockRange) -> list[PeerView]:
-        """Return the view of each peer that answers. All peers are asked concurrently for the
-        chunks of the window's differing blocks."""
+        """Return the differences between the local tree and the tree of each peer that answers.
+
+        The chunks of the differing blocks in the range are requested from all peers concurrently.
+        """
         futures = [self._executor.submit(self._view, tree, window) for tree in self._usable()]
         views: list[PeerView] = []
         for future in futures:
@@ -459,9 +480,11 @@ class _ReconcileRun:
         return views
 
     def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
-        """Return the peer's tree and the `PeerView` of a window (the differing blocks with their
-        chunks); the view is None if the peer fails. If the peer's tree has changed since the
-        survey, request the current tree, at most ASKED_MAX times."""
+        """Return the tree of a peer, and its differences from the local tree in a range of blocks.
+
+        The differences are None if the peer fails. If the tree of the peer has changed since the
+        first request, request the current tree, at most ASKED_MAX times.
+        """
         error: SutureError = RefusedError(Code.MALFORMED_REQUEST, "response: contradicts itself")
         for _ in range(ASKED_MAX):
             try:
@@ -480,7 +503,7 @@ class _ReconcileRun:
     def _rows(
         self, views: Sequence[PeerView], findings: Sequence[ScanFinding]
     ) -> dict[BlockId, Sequence[ChunkInfo]]:
-        """Return the chunks in the local rows of all blocks that the plan considers."""
+        """Return the chunks in the local rows of all blocks in the plan, by block id."""
         wanted = {
             difference.block_id
             for view in views

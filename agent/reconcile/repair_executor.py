@@ -1,14 +1,13 @@
-"""Execution of a repair plan on one replica: salvage or fetch chunks, install them, complete
-blocks.
+"""Execution of a repair plan on one replica: salvage, fetch and install chunks, complete blocks.
 
 Every change goes through `agent.store.operations.repair` or `batch_repair`, which never overwrite
-bytes that verify. The container's lease is held for one change at a time, so a delete, a close or a
-stop can happen between two batches of chunks.
+bytes that match their checksums. The container's lease is held for one change at a time, so that a
+delete, a close or a stop can happen between two batches of chunks.
 
 The first batch has one chunk. Each later batch has at most as many chunks as were installed before
-it, and at most 16 MiB. A faulty disk or repair therefore affects only one or two chunks before the
-fault appears. Chunks that cannot be installed together are installed one by one, each with its own
-outcome.
+it, and at most 16 MiB. Therefore, a faulty disk or repair affects only one or two chunks before the
+fault is detected. Chunks that cannot be installed together are installed one by one, each with its
+own outcome.
 """
 
 from collections import defaultdict
@@ -53,7 +52,7 @@ GONE_CODES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairLimits:
-    """Limits of the concurrent fetches in a repair."""
+    """Limits of the concurrent fetches in a repair, and the timeout for the lease."""
 
     fetch_bytes_max: int = 64 * 1024**2
     fetch_count_max: int = 64
@@ -62,7 +61,7 @@ class RepairLimits:
 
 @dataclass(slots=True)
 class RepairExecutor:
-    """Executes the plan of one reconcile."""
+    """Executes the plan of one reconcile: fetches the data, and changes the local replica."""
 
     store: ReplicaStore
     leases: InitVar[Leases]
@@ -91,14 +90,18 @@ class RepairExecutor:
         )
 
     def must_stop(self) -> bool:
-        """Return True if the repair must stop: `stop` returned True, or a local problem prevents
-        changes. Every later call also returns True."""
+        """Return whether the repair must stop. After the first True, every later call returns True.
+
+        The repair must stop if `stop` returned True, or if a local problem prevents all changes.
+        """
         self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
         return self.ledger.is_interrupted or self.has_given_up
 
     def execute(self, planned: RepairPlan) -> None:
-        """Execute the plan. Raise VolumeFailed if the volume fails, RefusedError if the replica
-        does not exist any more."""
+        """Execute the plan.
+
+        Raise VolumeFailed if the volume fails, and RefusedError if the replica no longer exists.
+        """
         self.ledger.note_skips(planned)
         for action in planned.actions:
             match action:
@@ -116,7 +119,7 @@ class RepairExecutor:
                 self._trim(action)
 
     def local_block(self, block_id: BlockId) -> BlockData | None:
-        """Return the block in the local index; None if it is missing or its row is damaged."""
+        """Return a block from the local index, or None if its row is missing or damaged."""
         try:
             return self.store.view(self.container_id).block(block_id)
         except VolumeFailed:
@@ -171,11 +174,12 @@ class RepairExecutor:
             self.ledger.record(block_id, difference, ChunkResult.FAILED, message=str(error))
 
     def _change(self, work: Callable[[ReplicaRepair], object]) -> SutureError | None:
-        """Make one change under the lease. Return None if it succeeded, else the error.
+        """Make one change while holding the lease.
 
-        After an error that affects only one block (`failure_policy`), other blocks are still
-        repaired. If a local problem prevents all changes, for example an unavailable lease, set
-        `has_given_up`, because further fetches would only burden the peers.
+        Return None if it succeeded, and otherwise the error. After an error that affects only one
+        block (`failure_policy`), other blocks are still repaired. If a local problem prevents all
+        changes, for example an unavailable lease, set `has_given_up`. Further fetches would then be
+        useless work for the peers.
         """
         try:
             with self.changes.hold() as repair:
@@ -191,8 +195,10 @@ class RepairExecutor:
         return None
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
-        """Store contradictions with peers as findings. Return True if the stored contradictions
-        have changed."""
+        """Store contradictions with peers as findings of the replica.
+
+        Return True if the stored contradictions have changed.
+        """
         is_news = False
 
         def note(repair: ReplicaRepair) -> None:
@@ -222,8 +228,10 @@ class RepairExecutor:
             self._flush()
 
     def _add_to_batch(self, job: ChunkFetch, answer: FetchResult) -> None:
-        """Add a fetched chunk to the batch, and install the batch when it is full. If the local
-        bytes are correct, record the chunk at once instead."""
+        """Add a fetched chunk to the batch, and install the batch if it is full.
+
+        If the local bytes already match the chunk of the plan, only record the chunk in the index.
+        """
         size_bytes = len(answer.data)
         if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
             self._flush()
@@ -257,9 +265,9 @@ class RepairExecutor:
             self._complete_if_done(block)
 
     def _fetch(self, group: Sequence[ChunkFetch]) -> list[FetchResult]:
-        """Fetch chunks, except those whose local bytes match the wanted chunk.
+        """Fetch chunks, except those whose local bytes already match the chunk of the plan.
 
-        This runs in a thread of the executor, without the lease. The local bytes are therefore
+        This runs in a thread of the executor, without the lease. Therefore, the local bytes are
         checked again directly before they are recorded or overwritten.
         """
         seen = self._seen(group)
@@ -274,8 +282,11 @@ class RepairExecutor:
         ]
 
     def _seen(self, group: Sequence[ChunkFetch]) -> dict[ChunkFetch, bytes | None]:
-        """Return, for each job, the checksum of the bytes on the local disk. Return b"" if they are
-        unknown, and None if they match the wanted chunk."""
+        """Return the checksum of the bytes on the local disk in the range of each chunk.
+
+        The value is b"" if the bytes are unknown, and None if they already match the chunk of the
+        plan.
+        """
         seen: dict[ChunkFetch, bytes | None] = dict.fromkeys(group, b"")
         of_block: dict[BlockId, list[tuple[ChunkFetch, ChunkInfo]]] = defaultdict(list)
         for job in group:
@@ -291,8 +302,11 @@ class RepairExecutor:
         return seen
 
     def _salvage(self, job: ChunkFetch) -> bool:
-        """Record the local bytes as the wanted chunk, and return True. If they do not match the
-        chunk or the change fails, return False."""
+        """Record the local bytes in the index as the chunk of the plan.
+
+        Return True if this succeeded. Return False if the bytes do not match the chunk, or if the
+        change fails.
+        """
         block_id, chunk = job.block.action.block_id, job.described
         assert chunk is not None, "what is not described was not looked at"
         salvaged = False
@@ -307,14 +321,15 @@ class RepairExecutor:
         return False
 
     def _described_chunk(self, block: BlockRepair, wanted: WantedChunk) -> ChunkInfo | None:
-        """Return the peer's record of the chunk; None if the record is not of the wanted
-        version."""
+        """Return the peer's record of the chunk, or None if it has another version."""
         chunk = block.lent.get(wanted.leaf.offset)
         return chunk if chunk and is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
 
     def _flush(self) -> None:
-        """Install the fetched chunks: together if possible, otherwise one by one. Complete each
-        block after its last chunk."""
+        """Install the fetched chunks of the batch, together if possible, and otherwise one by one.
+
+        Complete each block whose last chunk is done.
+        """
         batch, self.batch, self.batch_bytes = self.batch, [], 0
         done = self._install_together(batch) if len(batch) > 1 else frozenset()
         for job, answer in batch:
@@ -331,8 +346,10 @@ class RepairExecutor:
     def _install_together(
         self, batch: Sequence[tuple[ChunkFetch, FetchResult]]
     ) -> frozenset[ChunkFetch]:
-        """Install the fetched chunks of a batch together. Return the jobs of the installed chunks.
-        The caller installs the other chunks one by one."""
+        """Install the fetched chunks of a batch together. Return the installed chunks.
+
+        The caller installs the other chunks one by one.
+        """
         jobs, offers = [], []
         for job, answer in batch:
             if answer.chunk is not None:
@@ -362,8 +379,10 @@ class RepairExecutor:
         return frozenset(jobs[index] for index in done)
 
     def _record_chunk(self, job: ChunkFetch) -> None:
-        """Record the local bytes as the wanted chunk. If that fails, fetch and install the chunk.
-        Complete the block after its last chunk."""
+        """Record the local bytes in the index as the chunk of the plan.
+
+        If that fails, fetch and install the chunk. Complete the block if this was its last chunk.
+        """
         if not self._salvage(job) and not self.must_stop():
             self._install(job, self.sources.fetch(job.block.action.block_id, job.wanted))
         job.block.waiting_count -= 1
@@ -411,7 +430,7 @@ class RepairExecutor:
     # Blocks.
 
     def _complete_if_done(self, block: BlockRepair) -> None:
-        """Adopt the peer's metadata if the block's last chunk is done."""
+        """Take over the peer's metadata of a block if its last chunk is done."""
         if not block.is_drawn or block.waiting_count:
             return
         block_id, lent = block.action.block_id, block.described.block
@@ -426,8 +445,10 @@ class RepairExecutor:
             self.uncovered.update(block.action.metadata_sources)
 
     def _complete(self, repair: ReplicaRepair, block: BlockRepair, lent: BlockData) -> None:
-        """Adopt the client's metadata from the peer's record (`lent`). Adopt the commit id, too, if
-        the block now has all chunks of the peer."""
+        """Take over the client metadata in the peer's record of the block (`lent`).
+
+        If the block now has all chunks of the peer, take over the commit id, too.
+        """
         block_id = block.action.block_id
         if not block.action.chunks and not lent.chunks:
             repair.install_empty_block(block_id)
@@ -446,9 +467,11 @@ class RepairExecutor:
             self.uncovered.update(block.action.metadata_sources)
 
     def adopt_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
-        """Adopt the highest commit id of the healthy peers in `equal_peers`. These peers have
-        exactly the same blocks and tombstones as this replica, so this replica has all blocks up to
-        that commit id."""
+        """Take over the highest commit id of the healthy peers in `equal_peers`.
+
+        These peers have exactly the same blocks and tombstones as this replica. Therefore, this
+        replica has all blocks up to that commit id.
+        """
         facts = self.store.replica(self.container_id)
         if facts.state not in TRUSTED_STATES or facts.finding_count:
             return
@@ -462,7 +485,10 @@ class RepairExecutor:
         self._step(NOBODYS, "BCSID", ChunkResult.REWRITTEN, advance, lender)
 
     def advance_container(self) -> None:
-        """Adopt the highest commit id among the peers of which this replica now has all data."""
+        """Take over the highest commit id of the peers whose data this replica now has.
+
+        This replica must have all data of such a peer.
+        """
         own = self.store.replica(self.container_id).bcsid
         lent = {
             peer: bcsid for peer, bcsid in self.lent_bcsids.items() if peer not in self.uncovered
@@ -473,5 +499,5 @@ class RepairExecutor:
 
 
 def format_failures(failures: Sequence[FetchFailure]) -> str:
-    """Return the errors of all failed sources as one line of text."""
+    """Return the errors of all peers from which a fetch failed, as one line of text."""
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in failures)

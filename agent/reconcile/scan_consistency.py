@@ -1,7 +1,8 @@
 """Check that a replica's tree and its findings come from the same scan.
 
 A repair depends on both. If they come from different scans, a chunk may be damaged according to a
-finding, but healthy according to the tree. Peers then offer no replacement for that chunk.
+finding, but healthy according to the tree. The comparison of the trees then finds no replacement
+for that chunk.
 """
 
 from collections.abc import Collection
@@ -16,14 +17,14 @@ BEYOND_CHUNKS: Final = frozenset({DamageFault.TRAILING_BYTES, DamageFault.BLOCK_
 
 
 def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[ScanFinding]) -> bool:
-    """Return True if the tree comes from the scan that made the findings.
+    """Return whether the tree comes from the scan that made the findings.
 
     Return False in three cases:
 
-    - The tree's file was missing or stale. The tree was then rebuilt from metadata, and does not
-      show the data on the disk.
-    - The agent adopted the tree at its start after a crash. The tree is then newer than the
-      findings.
+    - The tree file was missing or stale. The tree was then rebuilt from metadata, and does not show
+      the data on the disk.
+    - The agent took the tree from a file at its start after a crash. The tree is then newer than
+      the findings.
     - A chunk is healthy in the tree but damaged in a finding. The scan that found the damage was
       then stopped and stored only its findings, so the tree is older.
     """

@@ -1,12 +1,14 @@
-"""Survey of a replica's peers: query all concurrently, in detail only where their trees differ.
+"""Queries the peers of a replica for their trees, all at the same time.
+
+Details are queried only where a peer's tree differs from the local one:
 
     ROOT    every peer's summary         equal on both sides, and all healthy? done
     RANGES  for a large tree only        which ranges of block ids differ
     BLOCKS  a row per block of those     kept as columns
     CHUNKS  later, window by window      `PeerTree.view`
 
-A peer that is unreachable, has no tree, or contradicts itself is listed with the reason and takes
-no part. An unknown tree is never equal to another, and never a reason to repair.
+A peer that is unreachable, has no tree, or contradicts itself is listed with the reason. Its data
+is not used. An unknown tree is never equal to another, and never a reason to repair.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -49,9 +51,9 @@ assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
 
 @dataclass(frozen=True, slots=True)
 class SilentHolder:
-    """A holder of the container that cannot be asked, with its last report.
+    """A datanode with a replica of the container that cannot be called, with its last report.
 
-    `is_dead` means that the control plane considers the holder's datanode lost.
+    `is_dead` is True if the control plane considers the datanode lost.
     """
 
     peer_id: PeerId
@@ -64,8 +66,8 @@ class SilentHolder:
 class PeerTree:
     """The answer of one peer, and the comparison of its tree with the local tree.
 
-    `scope` has the ranges of block ids in which the trees may differ, and `rows` the rows of the
-    peer's blocks in them.
+    `scope` has the ranges of block ids in which the trees may differ. `rows` has the rows of the
+    peer's blocks in these ranges.
     """
 
     peer_id: PeerId
@@ -79,14 +81,17 @@ class PeerTree:
 
     @property
     def is_known(self) -> bool:
-        """Return whether the peer's tree is known, so that the peer takes part."""
+        """Return whether the tree of the peer is known.
+
+        Other peers are not used for the reconcile.
+        """
         return self.state in {PeerState.USED, PeerState.EQUAL}
 
     def view(self, container_id: ContainerId, mine: Tree, window: BlockRange) -> PeerView:
-        """Request the chunks of the differing blocks in `window`, and return the differences.
+        """Request the chunks of the differing blocks in the range `window`. Return the differences.
 
-        Raise DamagedData if the chunks do not match the peer's block rows. The peer's tree has then
-        changed, or is inconsistent.
+        Raise DamagedData if the chunks do not match the peer's block rows. The tree of the peer has
+        then changed, or is inconsistent.
         """
         scope = [
             (max(first, window[0]), min(last, window[1]))
@@ -112,7 +117,10 @@ class PeerTree:
 def query_peers(
     peers: Mapping[PeerId, ReplicaPeer], container_id: ContainerId, mine: Tree, executor: Executor
 ) -> list[PeerTree]:
-    """Query all peers concurrently; return their answers in the order of their ids."""
+    """Request the trees of all peers concurrently.
+
+    Return the answers in the order of the peer ids.
+    """
     futures = [
         executor.submit(query_peer, peer_id, peer, container_id, mine)
         for peer_id, peer in sorted(peers.items())
@@ -123,8 +131,10 @@ def query_peers(
 def query_peer(
     peer_id: PeerId, peer: ReplicaPeer, container_id: ContainerId, mine: Tree
 ) -> PeerTree:
-    """Query one peer and return its answer. If the query fails, the answer has the state and the
-    message of the failure."""
+    """Request the tree of one peer. Return its answer.
+
+    If the request fails, the answer has the state and the message of the failure.
+    """
     meter = TransferCost()
     attempt = 1
     while True:
@@ -211,7 +221,7 @@ def _differing_rows(
 
 
 def _same(first: TreeSummary, later: TreeSummary) -> None:
-    """Raise UnavailableError(BUSY) if the peer's tree has changed since the first summary."""
+    """Raise UnavailableError(BUSY) if a peer's tree has changed between two of its answers."""
     if (first.generation, first.root) != (later.generation, later.root):
         raise _changed()
 
@@ -250,12 +260,13 @@ def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
 def silent_holders(
     trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[SilentHolder]
 ) -> HolderCoverage:
-    """Return the holders that did not answer, classified by their last report.
+    """Return the datanodes with a replica that did not answer, classified by their last report.
 
-    These are the holders that cannot be asked, and the peers that failed. `dead` holders are listed
-    separately, because repairs do not wait for them. `empty` holders reported no data. If a holder
-    reported the root of a peer that answered, it has that peer's data, and the peer is in `echoed`.
-    All other holders, and the failed peers, are in `silent`.
+    These are the datanodes that cannot be called, and the peers that failed. The set `dead` has the
+    datanodes that the control plane considers lost. They are in no other set, because repairs do
+    not wait for them. The set `empty` has the datanodes that reported no data. If a datanode
+    reported the root of a peer that answered, it has the data of that peer, and the id of the peer
+    is in `echoed`. All others, and the failed peers, are in `silent`.
     """
     roots = {
         _shape(tree.summary): tree.peer_id
@@ -281,8 +292,10 @@ def _shape(summary: TreeSummary) -> tuple[Algorithm, int, int]:
 
 
 def split_block_ids(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
-    """Divide all block ids into ranges. Each range has at most BLOCKS_PER_WINDOW blocks of the
-    local tree and the peers' rows."""
+    """Divide all block ids into ranges.
+
+    Each range has at most BLOCKS_PER_WINDOW blocks of the local tree and of the peers' rows.
+    """
     ids: U64s = mine.block_ids
     for tree in peers:
         if tree.rows is not None:

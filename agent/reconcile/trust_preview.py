@@ -1,4 +1,4 @@
-"""Preview of the local changes that trusting one peer would make."""
+"""Preview of the local changes if the data of one peer replaces the local data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class TrustedChange:
     offset: int
     length_bytes: int
     change: str  # install, replace, delete
-    before: int = 0  # checksum of the local leaf; 0 = unknown
+    before: int = 0  # checksum of the local chunk; 0 if unknown
     after: int = 0
 
 
@@ -45,8 +45,10 @@ def changes_of(
 
 
 def fingerprint(changes: Iterable[TrustedChange]) -> int:
-    """Return a number that identifies the set of changes in a preview. The number is never 0,
-    because in a request 0 means that no preview was shown to the operator."""
+    """Return a number that identifies the set of changes in a preview.
+
+    The number is never 0. In a request, 0 means that the operator has seen no preview.
+    """
     value = 0
     for change in changes:
         value = crc32(repr(change).encode(), value)

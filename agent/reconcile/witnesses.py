@@ -1,10 +1,10 @@
-"""Proofs by peers that their disk has certain data now, before local data is overwritten or
-deleted.
+"""Proofs by peers that their disk has certain data now.
 
-To prove a chunk, the peer gets a nonce, reads the chunk past its cache, and returns BLAKE2b(nonce;
-bytes). The result must match the local bytes. To prove a replica, the peer reads the replica
-completely and returns BLAKE2b(nonce; tree), which must match the peer's tree. That tree must
-contain all local data, and the peer must prove some random chunks as above.
+A proof is required before local data is overwritten or deleted. To prove a chunk, the peer gets a
+nonce (random bytes), reads the chunk past its page cache, and returns BLAKE2b(nonce; bytes). The
+result must match the local bytes. To prove a replica, the peer reads the replica completely and
+returns BLAKE2b(nonce; tree), which must match the tree of the peer. That tree must contain all
+local data, and the peer must prove some random chunks as above.
 
 A checksum, an earlier answer, or a cache in front of a dead disk is not enough to compute a proof.
 docs/PROOFS.md describes the scope of a proof.
@@ -41,9 +41,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ProofAnswer:
-    """A peer's answer to a request for a proof. `proof` is the proof as text for the journal; ""
-    if there is none, and `why` is then the reason. `is_false` means that the peer's disk has other
-    data, `is_silent` that the peer did not answer."""
+    """Answer of a peer to a request for a proof.
+
+    `proof` is the proof as text for the journal. It is "" if there is none, and `why` is then the
+    reason. `is_false` is True if the disk of the peer has other data, and `is_silent` if the peer
+    did not answer.
+    """
 
     proof: str = ""
     why: str = ""
@@ -60,8 +63,10 @@ def request_chunk_proofs(
     container_id: ContainerId,
     chunks: Sequence[tuple[BlockId, int, bytes]],
 ) -> list[ProofAnswer]:
-    """Request proofs of several chunks (block, offset, bytes) from a peer in one call. Return one
-    answer per chunk."""
+    """Request proofs of several chunks from a peer in one call. Return one answer per chunk.
+
+    Each chunk is given as (block id, offset, bytes).
+    """
     asked = [(block, offset, secrets.token_bytes(NONCE_BYTES)) for block, offset, _ in chunks]
     answers: Sequence[bytes | SutureError]
     try:
@@ -89,8 +94,11 @@ def request_chunk_proofs(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProof:
-    """A proof as text for the journal. The witness pinned its replica at monotonic time
-    `kept_since_s` or later."""
+    """A proof that a peer has the data of a replica, as text for the journal.
+
+    The peer keeps its replica for `keep_s` seconds (`ReplicaProofCollector`) after it gave the
+    proof, which was at `kept_since_s` or later (monotonic clock, in seconds).
+    """
 
     text: str
     kept_since_s: float
@@ -98,12 +106,12 @@ class ReplicaProof:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProofCollector:
-    """Collects a proof that another holder has the data, before the local replica is deleted.
+    """Collects a proof that a peer has the data, before the local replica is deleted.
 
-    `mine` is the local tree. `without_row` has the blocks with local bytes but no row. `confirmed`
-    returns which of the given blocks the control plane ordered to delete. `age_max_s` is the
-    maximum age of the witness's last complete read. The witness pins its replica for `keep_s`
-    seconds after its last proof.
+    `witnesses` are the peers. `mine` is the local tree. `without_row` has the blocks with local
+    bytes but no row. `confirmed` returns which of the given blocks the control plane ordered to
+    delete. `age_max_s` is the maximum age of the peer's last complete read, in seconds. The peer
+    does not delete its replica for `keep_s` seconds after its last proof.
     """
 
     store: ReplicaStore
@@ -118,8 +126,10 @@ class ReplicaProofCollector:
     clock: Clock
 
     def proof(self) -> ReplicaProof:
-        """Return the proof of the first witness that gives one. If no witness does, raise
-        RefusedError(NOT_PROVEN) with the reasons of all witnesses."""
+        """Return the proof of the first peer that gives one.
+
+        If no peer does, raise RefusedError(NOT_PROVEN) with the reasons of all peers.
+        """
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
             try:
@@ -137,9 +147,11 @@ class ReplicaProofCollector:
         )
 
     def _request_proof(self, peer_id: PeerId, peer: Peer) -> ReplicaProof:
-        """Return the proof of one witness. Its first proof may need a long read of the replica, so
-        request a second proof at the end, which pins the replica again. Raise SutureError if the
-        witness gives no proof."""
+        """Return the proof of one peer. Raise SutureError if the peer gives no proof.
+
+        The first proof may need a long read of the replica. Therefore, request a second proof at
+        the end, from which on the peer keeps its replica for `keep_s` seconds.
+        """
         began_s = self.clock.monotonic_s()
         nonce, summary, proof = self._proven(peer, self.age_max_s)
         theirs = self.mine if _is_alike(self.mine, summary) else peer.tree(self.container_id)
@@ -171,8 +183,10 @@ class ReplicaProofCollector:
             raise RefusedError(Code.CHECKSUM_MISMATCH, "its response does not match its tree")
 
     def _check_has_all(self, theirs: Tree) -> None:
-        """Raise RefusedError if the witness lacks a local chunk or block that is, or may be,
-        healthy. The witness may lack blocks that the control plane ordered to delete."""
+        """Raise RefusedError if the peer lacks a local chunk or block that is, or may be, healthy.
+
+        The peer may lack blocks that the control plane ordered to delete.
+        """
         buried: list[BlockId] = []
         for block_id, index in _lacking(self.mine, theirs):
             if index >= 0 and theirs.deleted[index]:
@@ -197,8 +211,10 @@ class ReplicaProofCollector:
             )
 
     def _check_samples(self, theirs: Tree, peer_id: PeerId, peer: Peer) -> int:
-        """Request proofs of random chunks whose bytes on the local disk verify. Return the number
-        of proofs. Raise RefusedError if the witness cannot prove one of the chunks."""
+        """Request proofs of random chunks whose bytes on the local disk match their rows.
+
+        Return the number of proofs. Raise RefusedError if the peer cannot prove one of the chunks.
+        """
         count = 0
         samples = self._samples(theirs)
         for group in grouped(samples, lambda sample: sample[1].length_bytes):
@@ -233,7 +249,7 @@ class ReplicaProofCollector:
 
 
 def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
-    """Return whether a peer's tree equals the local tree, and all local chunks are healthy."""
+    """Return whether the tree of a peer equals the local tree, and all local chunks are healthy."""
     return (
         mine.algorithm == summary.algorithm
         and mine.root == summary.root
@@ -243,8 +259,11 @@ def _is_alike(mine: Tree, summary: TreeSummary) -> bool:
 
 
 def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
-    """Yield the local live blocks that differ at the peer, each with its index in the peer's tree;
-    -1 = not in that tree. Raise RefusedError if the trees use different algorithms."""
+    """Yield the local blocks that differ at the peer, each with its index in the peer's tree.
+
+    Deleted local blocks are omitted. The index is -1 if the block is not in the peer's tree. Raise
+    RefusedError if the trees use different algorithms.
+    """
     if mine.algorithm != theirs.algorithm:
         raise RefusedError(
             Code.INELIGIBLE, f"its tree uses {theirs.algorithm}, the local tree {mine.algorithm}"

@@ -1,2 +1,1 @@
-"""Workers that read this host's data: scans, the change watch, the parity scrub and volume
-checks."""
+"""Workers that read the data of this host: scans, change watch, parity scrub and volume checks."""

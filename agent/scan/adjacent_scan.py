@@ -1,10 +1,11 @@
 """Adjacent scans: requests to scan the replicas that are nearest to damage on the same disk.
 
 When a scan finds damage, this worker maps the damaged chunks and the block files of the volume to
-extents on the device. It requests on-demand scans of the nearest replicas. The mapping has its own
-rate limit, in which each file counts as a read of 4 KiB. If the file system does not report
-extents, the worker requests scans of the replicas with the nearest ids, because they were written
-at about the same time. The log names the method.
+extents on the device. Then it requests on-demand scans of the nearest replicas. The mapping has its
+own rate limit, in which each file counts as a read of 4 KiB.
+
+If the file system does not report extents, the worker requests scans of the replicas with the
+nearest ids, because these were written at about the same time. The log names the method.
 """
 
 import threading
@@ -36,7 +37,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Search:
-    """A search for the neighbours of damage in one replica."""
+    """A search for the replicas that are near the damage of one replica on the disk."""
 
     volume_id: str
     container_id: ContainerId
@@ -49,12 +50,11 @@ class _Search:
 
 @dataclass(eq=False)
 class AdjacentScanWorker:
-    """Worker that searches for the replicas near damage on the same disk.
+    """Worker that searches for the replicas near damage on the same disk, and requests their scans.
 
-    Any thread may call `queue_search`.
-
-    `ask` requests a scan of a container with a reason, and returns False if the queue is full.
-    `pace` gets the number of bytes read, and waits until the next read is due.
+    Any thread may call `queue_search`. `ask` requests a scan of a container with a reason, and
+    returns False if the queue is full. `pace` gets the number of bytes read, and waits until the
+    next read is allowed.
     """
 
     name = "neighbours"
@@ -73,9 +73,11 @@ class AdjacentScanWorker:
         self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
     def queue_search(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
-        """Queue a search for replicas near the damage that a scan of one replica found. Do nothing
-        if no finding has a place on the disk, if a search for this replica was queued less than
-        AGAIN_S ago, or if WAITING_MAX searches wait."""
+        """Queue a search for replicas near the damage that a scan of one replica found.
+
+        Do nothing if no finding is about a chunk, if a search for this replica was queued less than
+        AGAIN_S seconds ago, or if WAITING_MAX searches are queued.
+        """
         places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
         if not places:
             return
@@ -120,8 +122,10 @@ class AdjacentScanWorker:
         return Busy()
 
     def _go_on(self, search: _Search) -> bool:
-        """Map some files to their extents. Return True if the search is complete. Raise OSError if
-        the extents cannot be read."""
+        """Map some files to their extents. Return True if the search is complete.
+
+        Raise OSError if the extents cannot be read.
+        """
         if search.files is None:
             search.bad = self.places.bad(search.places)
             others = [
@@ -143,7 +147,7 @@ class AdjacentScanWorker:
         return False
 
     def _by_id(self, search: _Search) -> list[ContainerId]:
-        """Return the other replicas of the volume, those with the nearest container ids first."""
+        """Return the other replicas of the volume, with the nearest container ids first."""
         others = [
             one for one in self.places.replicas(search.volume_id) if one != search.container_id
         ]
@@ -169,7 +173,10 @@ class AdjacentScanWorker:
 
 
 def _has_place(finding: ScanFinding) -> bool:
-    """Return whether a finding reports damage of a chunk, which has a place on the disk."""
+    """Return whether a finding reports damage of a chunk.
+
+    Only then can the position of the damage on the disk be found.
+    """
     return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
 
 

@@ -1,11 +1,12 @@
-"""Background scan of one volume: replica after replica, the most urgent due replica first.
+"""Background scan of one volume.
 
-`scanner.schedule` makes an agenda of the due replicas. The worker scans one of them per step. A
-pause, the end of a scan window or a stop interrupts a scan; its cursor is stored, and the scan
-continues there later.
+It scans the due replicas one after the other, the most urgent first. `scanner.schedule` makes an
+agenda, which is the ordered list of the due replicas. The worker scans one of them per step. A
+pause, the end of a scan window or a stop of the agent interrupts a scan. Its position is stored,
+and the scan continues there later.
 
-The agenda is renewed every AGENDA_S. If no replica is due, the next agenda is made later, so that
-several replicas become due in the meantime.
+The agenda is renewed every AGENDA_S seconds. If no replica is due, the next agenda is made later,
+so that several replicas become due in the meantime.
 """
 
 import threading
@@ -44,8 +45,10 @@ log = structlog.get_logger()
 
 
 class ScanPause:
-    """Operator control of one volume's scan: a pause with a time limit, and a skip of the running
-    scan."""
+    """Requests of an operator for the scan of one volume: a pause, or a skip of the running scan.
+
+    Every pause has a time limit.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,8 +57,10 @@ class ScanPause:
         self.wake: Callable[[], None] = lambda: None  # wakes the worker's loop; set by its creator
 
     def pause(self, duration_s: float) -> None:
-        """Pause for `duration_s` from now. Raise ValueError if it is not above 0, or is above
-        PAUSE_MAX_S."""
+        """Pause the scan for `duration_s` seconds from now.
+
+        Raise ValueError if the duration is not above 0, or is above PAUSE_MAX_S.
+        """
         if not 0 < duration_s <= PAUSE_MAX_S:
             raise ValueError(f"a pause of {duration_s:g} s: more than 0, at most {PAUSE_MAX_S:g}")
         self._until_s = self._clock.monotonic_s() + duration_s
@@ -66,11 +71,11 @@ class ScanPause:
         self.wake()
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the running scan of this container, if there is one."""
+        """Stop the scan of this container if it is running."""
         self._skipped = container_id
 
     def left_s(self) -> float:
-        """Return the remaining seconds of the pause; 0.0 if there is none."""
+        """Return the remaining seconds of the pause, or 0.0 if there is none."""
         return max(0.0, self._until_s - self._clock.monotonic_s())
 
     def stops(self, container_id: ContainerId) -> bool:
@@ -78,17 +83,18 @@ class ScanPause:
         return self._skipped == container_id or self._until_s > self._clock.monotonic_s()
 
     def begin(self) -> None:
-        """Record that another scan begins, so that an earlier skip does not apply to it."""
+        """Record that the next scan begins. An earlier skip does not apply to this scan."""
         self._skipped = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStatus:
-    """Progress of one volume's background scan.
+    """Progress of the background scan of one volume.
 
     `state` is reading, waiting, paused, closed (outside the scan windows) or starting.
-    `speed_bytes_per_s` is the measured speed of the last seconds, `rate_bytes_per_s` the allowed
-    rate. `eta_s` is the time until no replica is due, at the measured speed; -1.0 if unknown.
+    `speed_bytes_per_s` is the measured speed of the last seconds, and `rate_bytes_per_s` the
+    allowed rate. `eta_s` is the number of seconds until no replica is due, at the measured speed.
+    It is -1.0 if this is unknown.
     """
 
     volume_id: str
@@ -112,9 +118,12 @@ class RoundStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPolicy:
-    """Schedule of a volume's scans. `gap_min_s` is the minimum time between two attempts to scan
-    one container. `last_copy_since_ms` returns the wall clock time since which only this datanode
-    has a healthy replica; 0 if another datanode has one."""
+    """Schedule of the scans of a volume.
+
+    `gap_min_s` is the minimum time in seconds between two attempts to scan one container.
+    `last_copy_since_ms` returns the time since which only this datanode has a healthy replica of a
+    container, or 0 if another datanode has one.
+    """
 
     schedule: Schedule
     gap_min_s: float
@@ -125,7 +134,10 @@ class RoundPolicy:
 
 @dataclass(eq=False)
 class VolumeScanWorker:
-    """Scans the closed replicas of one volume in the order of the agenda, one per step."""
+    """Worker that scans the closed replicas of one volume in the order of the agenda.
+
+    Each step scans one replica.
+    """
 
     tools: ScanDeps[ScannedStore]
     volume_id: str
@@ -164,7 +176,7 @@ class VolumeScanWorker:
         self.hold.wake()
 
     def step(self) -> Step:
-        """Scan the first replica of the agenda if one is due and reading is allowed."""
+        """Scan the first replica of the agenda, if one is due and reading is allowed now."""
         if self.stop.is_set():
             return Idle()
         waits = self._waits()
@@ -219,24 +231,32 @@ class VolumeScanWorker:
         )
 
     def rescan_all(self) -> None:
-        """Mark the volume as suspect: schedule another scan of all replicas that were scanned
-        before now. Do this at most once per scan interval."""
+        """Schedule another scan of all replicas, because a read error makes the volume suspect.
+
+        Only replicas that were scanned before now are scanned again. This happens at most once per
+        scan interval.
+        """
         interval_ms = self.policy.schedule.interval_s * 1000
         now_ms = self._clock.now_ms()
-        if now_ms - self._doubt_since_ms > interval_ms:  # once per interval: a disk may fail often
+        if now_ms - self._doubt_since_ms > interval_ms:  # once per interval
             log.warning("volume_suspected", volume_id=self.volume_id)
             self._doubt_since_ms = now_ms
             self._agenda_at_s = float("-inf")
 
     def _record_idle(self, state: str) -> None:
-        """Record the state of a worker that does not read, and free its read buffers, because the
-        buffers of many volumes need much memory."""
+        """Record the state of a worker that does not read now, and free its read buffers.
+
+        The buffers of many volumes would need much memory.
+        """
         if self._state == "reading":
             self._buffers = ReadBuffers()  # uses no memory before it is written to
         self._state = state
 
     def _waits(self) -> tuple[str, float] | None:
-        """Return None if the worker may read now; otherwise the state and the seconds to wait."""
+        """Return the reason why the worker may not read now, and the number of seconds to wait.
+
+        Return None if the worker may read.
+        """
         pause_left_s = self.hold.left_s()
         if pause_left_s:
             return "paused", pause_left_s
@@ -247,8 +267,10 @@ class VolumeScanWorker:
         return ("closed", closed_s) if closed_s else None
 
     def _next(self) -> ScanCandidate | None:
-        """Return the replica to scan now; None if none is due. Make a new agenda first if the
-        current one is old or finished."""
+        """Return the replica to scan now, or None if none is due.
+
+        If the current agenda is old or finished, make a new one first.
+        """
         age_s = self._clock.monotonic_s() - self._agenda_at_s
         if age_s >= (AGENDA_S if self._queue else self._gather_s()):
             self._plan()
@@ -271,7 +293,7 @@ class VolumeScanWorker:
 
     def _candidates(self) -> Candidates:
         columns = [replicas for _, replicas in self.tools.store.columns(self.volume_id)]
-        replicas = columns[0] if columns else ReplicaColumns.none()  # the volume was fenced
+        replicas = columns[0] if columns else ReplicaColumns.none()  # the volume has failed
         closed = replicas.where(replicas.are(TREE_STATES))
         since_ms = map(self.policy.last_copy_since_ms, closed.container_ids.tolist())
         return Candidates(
@@ -317,12 +339,14 @@ class VolumeScanWorker:
             self.rescan_all()
 
     def _gather_s(self) -> float:
-        """Return the seconds to wait for more due replicas: 1/600 of the scan interval, at most
-        GATHER_MAX_S."""
+        """Return the number of seconds to wait for more due replicas.
+
+        This is 1/600 of the scan interval, but at most GATHER_MAX_S.
+        """
         return min(GATHER_MAX_S, self.policy.schedule.interval_s / 600)
 
     def _idle_s(self) -> float:
-        """Return the maximum seconds between two searches for due replicas."""
+        """Return the maximum number of seconds between two searches for due replicas."""
         return min(IDLE_MAX_S, self.policy.schedule.interval_s / 60)
 
     def _stops(self, container_id: ContainerId) -> bool:
@@ -351,8 +375,10 @@ class VolumeScanWorker:
 
 
 class RateMeter:
-    """Measured rate in bytes per second over about the last SPEED_S seconds. The period is counted
-    in two halves."""
+    """Measures a rate in bytes per second over about the last SPEED_S seconds.
+
+    The bytes are counted separately for the two halves of this period.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -361,12 +387,12 @@ class RateMeter:
         self._now_bytes = 0
 
     def add(self, length_bytes: int) -> None:
-        """Count a read."""
+        """Add the number of bytes of a read."""
         self._start_interval()
         self._now_bytes += length_bytes
 
     def bytes_per_s(self) -> float:
-        """Return the measured speed; 0.0 if no bytes were read."""
+        """Return the measured rate, or 0.0 if no bytes were read."""
         self._start_interval()
         duration_s = SPEED_S / 2 + self._clock.monotonic_s() - self._half_at_s
         return (self._before_bytes + self._now_bytes) / duration_s

@@ -1,12 +1,12 @@
-"""Canary drill: plant a fault that the scan must find.
+"""Canary: a test that plants a fault, which the scan must find.
 
-A private store on the volume has one container with two blocks. The drill flips one bit of the
-second block on the disk. The ordinary scan reads both blocks, and must find the second corrupt and
-the first healthy. The private store is separate from the host's store, so the SCM gets no reports
-about it.
+A private store on the volume has one container with two blocks. The test flips one bit of the
+second block on the disk. The ordinary scan reads both blocks. It must find that the second is
+corrupt and the first is healthy. The private store is separate from the store of the host, so the
+SCM gets no reports about it.
 
-A drill runs once per period. If no drill has found its fault for two periods, the canary is
-overdue, and the scan of this volume cannot be trusted. This includes drills that fail, hang or do
+The test runs once per period. If no test has found its fault for two periods, the canary is
+overdue, and the scan of this volume cannot be trusted. This includes tests that fail, hang or do
 not run at all.
 """
 
@@ -43,8 +43,10 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class Canary:
-    """Canary drill of one volume. `found_at_ms` is the time of the last drill that found its fault;
-    0 = never."""
+    """The canary test of one volume.
+
+    `found_at_ms` is the time of the last test that found its fault, or 0 if there is none.
+    """
 
     directory: Path
     algorithm: Algorithm
@@ -60,24 +62,26 @@ class Canary:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the next drill is due."""
+        """Return whether the next test is due."""
         return self.clock.monotonic_s() >= self._due_at_s
 
     @property
     def is_overdue(self) -> bool:
-        """Return whether no drill has found its fault for two periods. The scan may then miss
-        damage, hang, or not run."""
+        """Return whether no test has found its fault for two periods.
+
+        The scan may then miss damage, hang, or not run.
+        """
         age_s = self.clock.monotonic_s() - self._trusted_at_s
         return age_s > OVERDUE_PERIODS * self.period_s
 
     def drill(self, buffers: ReadBuffers) -> bool:
-        """Plant a fault and scan; return whether the scan found it.
+        """Plant a fault and scan. Return whether the scan found the fault.
 
         If the private store is damaged, for example by a power failure during its creation, replace
-        it and repeat the drill, because this damage is no evidence about the scan. Raise
-        SutureError if that fails, too.
+        it and repeat the test. Such damage does not show that the scan is faulty. Raise SutureError
+        if the second attempt fails, too.
         """
-        self._due_at_s = self.clock.monotonic_s() + self.period_s  # also if the drill raises
+        self._due_at_s = self.clock.monotonic_s() + self.period_s  # also if the test raises
         try:
             found = self._drilled(buffers)
         except (RefusedError, VolumeFailed) as error:
@@ -123,7 +127,7 @@ class Canary:
 
     def _plant(self, store: ReplicaStore) -> None:
         """Write two blocks with new random data, and damage one of them on the disk."""
-        if store.replica_ids():  # left by an interrupted drill
+        if store.replica_ids():  # left by an interrupted test
             store.delete_container(CONTAINER, force=True)
         store.create_container(CONTAINER)
         for block_id in (WHOLE, DAMAGED):

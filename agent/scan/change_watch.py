@@ -1,12 +1,12 @@
-"""Watch on the files of closed containers. A change by another process triggers a scan.
+"""Watch on the files of closed containers. A change by another process causes a scan.
 
-Only the agent may change a closed container's chunks directory. If another process unlinks,
-truncates, writes or renames a file there, the container is scanned within a second instead of
-within a week. An inotify event is only a hint. If the kernel drops an event, or has no watch left
-for a directory, the background scan still finds the damage later. Events are ignored while this
-agent writes to the container (it then holds the lease), and shortly after.
+Only the agent may change the directory of block files of a closed container. If another process
+unlinks, truncates, writes or renames a file there, the container is scanned within a second instead
+of within a week. An inotify event only requests a scan. If the kernel drops an event, or cannot
+watch a directory, the background scan still finds the damage later. Events are ignored while this
+agent holds the lease to write to the container, and shortly after.
 
-One inotify instance serves all containers (`watchdog`'s InotifyFD), because a separate observer for
+One inotify instance (`watchdog`'s InotifyFD) serves all containers, because a separate observer for
 each directory would need its own thread.
 """
 
@@ -55,8 +55,7 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class ChangeWatch:
-    """Worker that watches the chunks directories of closed containers, and requests a scan after a
-    change.
+    """Worker that watches the directories of closed containers, and requests a scan after a change.
 
     `unwatched_count` is the number of directories that could not be watched.
     """
@@ -80,7 +79,7 @@ class ChangeWatch:
         return "change-watch"
 
     def step(self) -> Step:
-        """Watch newly closed containers, and remove the watches of containers that are gone."""
+        """Watch containers that were closed recently. Stop watching deleted containers."""
         try:
             inotify = self._running_inotify()
         except OSError as error:  # the kernel's limit of inotify instances per user
@@ -110,7 +109,7 @@ class ChangeWatch:
         self.watched.clear()
 
     def _closed(self) -> U64s:
-        """Return the ids of the containers to watch."""
+        """Return the ids of the closed containers, which are to be watched."""
         return np.concatenate(
             [np.zeros(0, np.uint64)]
             + [
@@ -120,8 +119,10 @@ class ChangeWatch:
         )
 
     def _running_inotify(self) -> InotifyFD:
-        """Return the inotify thread. Start one if none is running. Raise OSError if the kernel's
-        limit of inotify instances is reached."""
+        """Return the running inotify thread, or start one.
+
+        Raise OSError if the kernel's limit of inotify instances is reached.
+        """
         if self._inotify is not None and not self._inotify.is_alive():
             log.error("change_watch_stopped", watched_count=len(self.watched))
             self._inotify = None
@@ -132,9 +133,11 @@ class ChangeWatch:
         return self._inotify
 
     def _add(self, inotify: InotifyFD, wanted: U64s) -> None:
-        """Watch as many of these containers as possible. Count the containers that cannot be
-        watched, and log the reason if this number has changed. Request a scan if a directory does
-        not exist."""
+        """Watch as many of these containers as possible.
+
+        Count the containers that cannot be watched, and log the reason if this number has changed.
+        If the directory of a container does not exist, request a scan.
+        """
         missed_count, why, hint = 0, "", ""
         for index, number in enumerate(wanted):
             container_id = ContainerId(int(number))
@@ -156,7 +159,11 @@ class ChangeWatch:
         self._limit(missed_count, why, hint)
 
     def _watch(self, inotify: InotifyFD, path: bytes) -> WatchDescriptor:
-        """Watch a directory. Raise PermissionError, for which watchdog returns -1, or OSError."""
+        """Watch a directory, and return the descriptor of the watch.
+
+        Raise PermissionError if the agent cannot read the directory (watchdog returns -1 in this
+        case), and OSError for other failures.
+        """
         descriptor = inotify.add_callback(path, WATCHED_EVENTS, self, CALLBACK_ID)
         if descriptor < 0:
             inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
@@ -180,7 +187,10 @@ class ChangeWatch:
     # directory would need megabytes on a large host.
 
     def on_event(self, event: InotifyEvent) -> None:
-        """Request a scan after an event in a chunks directory, unless this agent caused it."""
+        """Request a scan of a container after an event in its directory.
+
+        Do nothing if this agent caused the event.
+        """
         container_id = self.watched.get(event.wd)
         name = os.fsdecode(event.name)
         if container_id is None:
@@ -198,6 +208,8 @@ class ChangeWatch:
         log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Forget a directory that the kernel no longer watches. The next step watches the directory
-        again if it exists."""
+        """Forget a directory that the kernel no longer watches.
+
+        If it exists, the next step watches it again.
+        """
         self.watched.pop(wd, None)

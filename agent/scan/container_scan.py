@@ -1,9 +1,10 @@
 """Scan of one container, used by all kinds of scans.
 
-The scan reads the replica's state under the lease, reads and judges the data without a lease, and
-commits under the lease. It commits only if the replica has not changed since the scan began. A scan
-that takes hours therefore does not block writes, repairs or deletes. An interrupted scan may store
-a cursor in the index, and the next scan continues at the cursor.
+The scan reads the state of the replica while it holds the container's lease. It reads and checks
+the data without a lease, and commits the result with the lease. It commits only if the replica has
+not changed since the scan began. Therefore, a scan that takes hours does not block writes, repairs
+or deletes. An interrupted scan may store its position in the index, and the next scan continues
+there.
 """
 
 import threading
@@ -52,9 +53,9 @@ log = structlog.get_logger()
 class ScanReport:
     """Result of the scan of one container.
 
-    `findings` is bounded as `scanner.replica_scan` describes; `finding_count` is the number of all
-    findings. If `committed` is False, no tree was stored, and `tripped_reason` is the reason. If a
-    scan was stopped after it had found damage, the findings are stored without a tree.
+    `findings` is bounded as `scanner.replica_scan` describes, and `finding_count` is the number of
+    all findings. If `committed` is False, no tree was stored, and `tripped_reason` is the reason.
+    If a scan was stopped after it had found damage, its findings are stored without a tree.
     """
 
     container_id: ContainerId
@@ -71,8 +72,11 @@ class ScanReport:
 
 
 class VerdictBreaker:
-    """Circuit breaker: holds back verdicts if scans report so much damage that this host, not its
-    disks, is the probable cause. All scanning threads of the process share the breaker."""
+    """Circuit breaker for the results of scans, shared by all scanning threads of the process.
+
+    If scans report so much damage that this host, not its disks, is the probable cause, results
+    with damage are not committed for some time: the breaker holds them back.
+    """
 
     def __init__(self, breaker: Breaker | None = None, clock: Clock | None = None) -> None:
         self._breaker = breaker or Breaker()
@@ -81,30 +85,37 @@ class VerdictBreaker:
 
     @property
     def window_s(self) -> float:
-        """Seconds for which a scan's result counts for the breaker."""
+        """Number of seconds for which the breaker counts the result of a scan."""
         return self._breaker.window_s
 
     def record_scan(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
-        """Count a finished scan. Return the reason if its verdict must be held back; "" if it may
-        be committed."""
+        """Count a finished scan.
+
+        Return the reason if its result, with damage, must not be committed. Return "" if the result
+        may be committed.
+        """
         with self._lock:
             now_s = self._clock.monotonic_s()
             return self._breaker.record_scan(now_s, volume_id, container_id, outcome)
 
     def tripped_reason(self) -> str:
-        """Return the reason if verdicts of damage are held back now; "" if no verdict is held
-        back."""
+        """Return the reason if results of scans with damage are held back now.
+
+        Return "" if they may be committed.
+        """
         with self._lock:
             return self._breaker.tripped_reason(self._clock.monotonic_s())
 
 
 class ScannedStore(Protocol):
-    """Operations that a scan needs from a store; `agent.store.replica_store.ReplicaStore` and the
-    bridge to Ozone implement them."""
+    """Operations of a store that a scan needs.
+
+    `agent.store.replica_store.ReplicaStore` and the bridge to Ozone implement them.
+    """
 
     @property
     def algorithm(self) -> Algorithm:
-        """Algorithm of new trees."""
+        """Checksum algorithm of new trees."""
         ...
 
     def volume_id(self, container_id: ContainerId, /) -> str:
@@ -112,20 +123,25 @@ class ScannedStore(Protocol):
         ...
 
     def columns(self, volume_id: str = "", /) -> Iterable[tuple[str, ReplicaColumns]]:
-        """Yield each volume's id with its replicas as columns. `volume_id` "" = all volumes."""
+        """Yield (volume id, its replicas as columns) for each volume.
+
+        If `volume_id` is not "", yield only this volume.
+        """
         ...
 
     def begin_scan(self, container_id: ContainerId, /) -> ScanBase:
-        """Return the replica's state at the start of a scan. Raise RefusedError if it cannot be
-        scanned."""
+        """Return the state of the replica at the start of a scan.
+
+        Raise RefusedError if it cannot be scanned.
+        """
         ...
 
     def generation(self, container_id: ContainerId, /) -> int:
-        """Return the replica's generation, which grows with every change."""
+        """Return the generation of the replica, which increases with every change of its data."""
         ...
 
     def kept_cursor(self, container_id: ContainerId, /) -> ScanCursor | None:
-        """Return the cursor of an unfinished scan; None if there is none."""
+        """Return the progress of an interrupted scan, or None if there is none."""
         ...
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor, /) -> None:
@@ -133,12 +149,15 @@ class ScannedStore(Protocol):
         ...
 
     def log_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
-        """Write the verdict to the verification log before the agent acts on it. `why` is the
-        reason if the verdict is held back; otherwise ""."""
+        """Write the result of a scan to the verification log, before the agent acts on the result.
+
+        `why` is the reason if the result is held back, which means that it is not committed.
+        Otherwise, `why` is "".
+        """
         ...
 
     def commit_scan(self, base: ScanBase, outcome: ScanOutcome, /) -> ScanCommit:
-        """Make a scan's result durable if the replica has not changed since `begin_scan`."""
+        """Make the result of a scan durable, if the replica has not changed since `begin_scan`."""
         ...
 
 
@@ -147,10 +166,12 @@ S_co = TypeVar("S_co", bound=ScannedStore, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanDeps(ABC, Generic[S_co]):
-    """Services shared by all scans of a store. `on_unreadable` gets the id of a volume with failed
-    reads, and the reason. `on_damage` gets the volume id and the damage that a scan found, unless
-    the circuit breaker (`guard`) suspects this host. `shadow` hashes a sample of the reads twice
-    after an upgrade."""
+    """Services shared by all scans of a store.
+
+    `on_unreadable` gets the id of a volume with failed reads, and the reason. `on_damage` gets the
+    volume id and the damage that a scan found, unless the circuit breaker (`guard`) suspects this
+    host. `shadow` computes the checksums of a sample of the reads a second time, after an upgrade.
+    """
 
     store: S_co
     leases: ContainerLeases
@@ -171,16 +192,17 @@ class ScanDeps(ABC, Generic[S_co]):
         pieces: ReadSplitting | None,
         insists: bool,
     ) -> OpenReader:
-        """Return the replica of this scan, open for reading. Raise SutureError if it cannot be
-        opened."""
+        """Open the replica of this scan for reading. Raise SutureError if it cannot be opened."""
 
 
 class StoreScanDeps(ScanDeps[ReplicaStore]):
     """Services shared by all scans of the agent's own store."""
 
     def open_reader(self, base: ScanBase, **options: Any) -> StoreReplicaReader:
-        """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed or
-        RefusedError."""
+        """Open a replica of the store for reading.
+
+        Raise VolumeFailed, BlockFailed or RefusedError if it cannot be opened.
+        """
         return StoreReplicaReader(self.store, base.facts.container_id, base, **options)
 
 
@@ -189,7 +211,7 @@ def _never() -> bool:
 
 
 def ignore(_length_bytes: int) -> None:
-    """Do nothing. Default for the pace and the progress callback of a scan."""
+    """Do nothing. This is the default of the `pace` and `progress` callbacks of a scan."""
 
 
 def scan_container(
@@ -205,12 +227,12 @@ def scan_container(
     pieces: ReadSplitting | None = None,
     is_drill: bool = False,
 ) -> ScanReport:
-    """Read one replica completely, judge it, and commit the result.
+    """Read one replica completely, check its data, and commit the result.
 
     `pieces` limits the size of single reads. `holds_lease` means that the calling thread already
-    has the container's lease. If `resumable_s` is not 0, the scan stores cursors, and continues at
-    a stored cursor if the cursor's scan began at most `resumable_s` seconds ago. `is_drill` marks a
-    canary, whose scan is not logged.
+    holds the container's lease. If `resumable_s` is not 0, the scan stores its position. It
+    continues at a stored position if that scan began at most `resumable_s` seconds ago. `is_drill`
+    marks the scan of a canary, which is not logged.
 
     Raise RefusedError(CONTAINER_NOT_FOUND) if there is no replica,
     RefusedError(UNCLOSED_CONTAINER_IO) if it is not closed yet, UnavailableError(BUSY) if the lease
@@ -258,15 +280,18 @@ class _Hooks:
     pieces: ReadSplitting | None
 
     def spend(self, length_bytes: int) -> bool:
-        """Account for a read; return whether the scan may continue."""
+        """Report the bytes of a read to the callbacks. Return whether the scan may continue."""
         self.progress(length_bytes)
         self.pace(length_bytes)
         return not self.stop()
 
 
 class _CursorKeeper:
-    """Stores the position of a scan as a cursor in the index, at most once per CURSOR_BYTES or
-    CURSOR_S, because each cursor is a durable write."""
+    """Stores the position of a scan in the index.
+
+    Each store is a durable write. Therefore, it happens only after each CURSOR_BYTES read, or after
+    CURSOR_S seconds.
+    """
 
     def __init__(self, tools: ScanDeps[ScannedStore], base: ScanBase, resumable_s: float) -> None:
         self._tools = tools
@@ -282,15 +307,18 @@ class _CursorKeeper:
         self._last: ScanMark | None = None
 
     def save_mark(self, mark: ScanMark) -> None:
-        """Remember the scan's position. Store it as the cursor if CURSOR_BYTES were read or
-        CURSOR_S have passed since the last cursor."""
+        """Remember the position of the scan.
+
+        Store it if CURSOR_BYTES were read or CURSOR_S seconds have passed since the last stored
+        position.
+        """
         self._last = mark
         is_much = mark.bytes_read - self._kept_bytes >= CURSOR_BYTES
         if is_much or self._tools.clock.monotonic_s() - self._kept_at_s >= CURSOR_S:
             self.keep_last()
 
     def keep_last(self) -> None:
-        """Store the remembered position as the cursor, if it is not stored yet."""
+        """Store the remembered position, if it is not stored yet."""
         if self._last is None:
             return
         cursor = ScanCursor(self._base.generation, self._begun_at_ms, self._last)
@@ -361,8 +389,11 @@ def _scan_once(
 
 
 def _note_doubts(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOutcome) -> None:
-    """Count failed reads in the index, because a later scan may treat repeated failures as damage.
-    If a chunk is unreadable, call `on_unreadable` for its volume."""
+    """Count a scan with failed reads in the index.
+
+    A later scan may treat repeated failures as damage. If a chunk cannot be read, also call
+    `on_unreadable` for its volume.
+    """
     if is_lasting(outcome.stopped_because):
         base.doubts.record_failure(outcome.stopped_because)
     elif outcome.wavering_count and outcome.stopped_because != STOPPED:
@@ -374,8 +405,10 @@ def _note_doubts(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOut
 
 
 def _held_because(tools: ScanDeps[ScannedStore], base: ScanBase, outcome: ScanOutcome) -> str:
-    """Return the reason if nothing of this scan may be committed. Return "" if the result, or the
-    findings of a stopped scan, may be committed."""
+    """Return the reason if nothing of this scan may be committed.
+
+    Return "" if the result, or the findings of a stopped scan, may be committed.
+    """
     if outcome.stopped_because and not outcome.is_damaged:
         return outcome.stopped_because
     if tools.store.generation(base.facts.container_id) != base.generation:

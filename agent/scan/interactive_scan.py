@@ -1,8 +1,8 @@
 """Scans for which a caller waits: `suture scrub scan --wait` and the demo.
 
-A scan takes minutes, so it runs in its own thread. The RPC can therefore report progress, and can
-end when the caller disconnects. The scan yields to client reads unless the caller requests full
-speed. A scan without `--wait` joins the queue of on-demand scans.
+A scan takes minutes. Therefore, it runs in its own thread. The RPC can report progress, and can end
+when the caller disconnects. The scan slows down while clients read, unless the caller requests full
+speed. A scan without `--wait` is added to the queue of on-demand scans.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ PROGRESS_S: Final = 0.25  # time between two progress messages
 class InteractiveScans:
     """Runs scans for waiting callers, at most `SCANS_MAX` at the same time.
 
-    `pace` returns the pace for a scan of the given volume. `queue` adds a container to the
+    `pace` returns the rate limit for a scan of the given volume. `queue` adds a container to the
     on-demand scans, and returns False if their queue is full.
     """
 
@@ -59,11 +59,12 @@ class InteractiveScans:
         is_cancelled: Callable[[], bool],
         mode: ScanMode = ScanMode.WAIT,
     ) -> Iterator[ScanStep]:
-        """Scan a container; yield progress steps, then the result. Raise the exception of the scan.
+        """Scan a container. Yield steps with the progress, and at last a step with the result.
 
-        If `SCANS_MAX` scans are running, wait, and yield steps with `is_waiting`. Raise
-        UnavailableError(BUSY) if `WAITING_MAX` calls are waiting already, if `mode` is `QUEUE` and
-        the queue is full, or if the result could not be committed.
+        If `SCANS_MAX` scans are running, wait, and yield steps with `is_waiting`. Raise the
+        exception of the scan. Raise UnavailableError(BUSY) if `WAITING_MAX` calls are waiting
+        already, if `mode` is `QUEUE` and the queue is full, or if the result could not be
+        committed.
         """
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
@@ -78,7 +79,10 @@ class InteractiveScans:
     def _wait_for_place(
         self, total_bytes: int, is_cancelled: Callable[[], bool]
     ) -> Iterator[ScanStep]:
-        """Wait until a scan may run; yield a step at intervals while waiting."""
+        """Wait until fewer than `SCANS_MAX` scans are running.
+
+        Yield a step every PROGRESS_S seconds.
+        """
         if self._places.acquire(blocking=False):
             return
         if not self._line.acquire(blocking=False):
@@ -142,7 +146,10 @@ class InteractiveScans:
             thread.join()
 
     def _paced(self, container_id: ContainerId, is_over: Callable[[], bool]) -> ScanPace:
-        """Return a pace that yields to clients. Its waits end when `is_over` returns True."""
+        """Return a rate limit that slows down while clients read.
+
+        Its waits end when `is_over` returns True.
+        """
         pace = self.pace(self.tools.store.volume_id(container_id))
         pace.begin(is_over)
         return pace
@@ -157,8 +164,11 @@ class InteractiveScans:
         return ScanStep(0, self.tools.store.replica(container_id).used_bytes, is_queued=True)
 
     def _last(self, end: ScanReport | BaseException, total_bytes: int) -> ScanStep:
-        """Return the last step of a scan, with its result. Raise the error that ended the scan, or
-        UnavailableError(BUSY) if the result could not be committed."""
+        """Return the last step of a scan, with its result.
+
+        Raise the error that ended the scan. Raise UnavailableError(BUSY) if the result could not be
+        committed.
+        """
         if isinstance(end, BaseException):
             raise end
         if not end.committed:
@@ -171,7 +181,7 @@ class InteractiveScans:
 
 
 class ByteCounter:
-    """Byte counter that one thread increases and another thread reads."""
+    """Byte counter that one thread increments and another thread reads."""
 
     def __init__(self) -> None:
         self.total = 0

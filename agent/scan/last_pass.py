@@ -1,8 +1,7 @@
 """Last full pass of the scans over a volume, computed from the scan times of its replicas.
 
 Background scans run continuously. Therefore, a pass is defined as the period from the oldest to the
-newest of the replicas' last scan times. All replicas were read in this period. The pass is not
-stored.
+newest of the replicas' last scan times, in which all replicas were read. The pass is not stored.
 """
 
 from agent.store.operations.reading import finding_counts
@@ -14,8 +13,10 @@ from suture.wire.v1 import datanode_pb2 as pb
 
 
 def last_pass(store: ReplicaStore, volume_id: str) -> pb.ScrubPass | None:
-    """Return the last full pass of a volume: its times, bytes read, and findings. Return None if no
-    replica was scanned, the volume is not served, or its disk fails."""
+    """Return the last full pass of a volume: its times, bytes read, and numbers of findings.
+
+    Return None if no replica was scanned, if the volume is not served, or if its disk fails.
+    """
     try:
         for volume in store.volume_set.working:
             if volume.volume_id == volume_id:

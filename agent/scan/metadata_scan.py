@@ -1,8 +1,8 @@
 """Check of the descriptor, tree file and directories of all replicas every few hours.
 
 A data scan reads a replica once a week. This check finds a directory that was removed by hand
-within hours. If a replica has a fault, an on-demand scan is requested, and only that scan judges
-the replica.
+within hours. If a replica has a fault, this check requests an on-demand scan. Only that scan
+decides if the replica is damaged.
 """
 
 from collections import deque
@@ -31,8 +31,9 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class MetadataScan:
-    """Worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none yet.
+    """Worker that checks the metadata files of all replicas.
 
+    `scanned_at_ms` is the time at which it last finished all replicas, or 0 if it has not yet.
     `on_unreadable` gets the id of a volume with faulty metadata files, and the reason.
     """
 
@@ -51,7 +52,10 @@ class MetadataScan:
         self.fault_count = 0
 
     def step(self) -> Step:
-        """Check some replicas. Wait for the next round if all are checked."""
+        """Check some replicas.
+
+        If all are checked, wait until the next check of all replicas is due.
+        """
         if self._left is None:
             self._left = deque(self.store.replica_ids())
             self._begun_at_s = self.clock.monotonic_s()
@@ -72,7 +76,7 @@ class MetadataScan:
         try:
             facts = self.store.replica(container_id)
         except (RefusedError, VolumeFailed, DamagedData):
-            return  # deleted meanwhile, fenced, or already reported as unloadable
+            return  # deleted, on a failed volume, or already reported as not served
         try:
             paths = self.store.paths(container_id)
             faults = quick_check(paths, container_id, has_tree=facts.tree is not None)
@@ -82,7 +86,7 @@ class MetadataScan:
             return
         except OSError as error:
             if is_shortage(error):
-                return  # the next round checks again
+                return  # the next metadata scan checks the replica again
             faults = [str(error)]
         if not faults:
             return

@@ -1,5 +1,7 @@
-"""On-demand scans. An operator requests them, or an event: a changed file, a failed read, or damage
-nearby on the disk."""
+"""On-demand scans of single replicas.
+
+An operator requests them, or an event: a changed file, a failed read, or damage nearby on the disk.
+"""
 
 import threading
 from collections import OrderedDict
@@ -25,7 +27,7 @@ log = structlog.get_logger()
 
 
 class ScanPriority(IntEnum):
-    """Priority of a waiting request; lower values are scanned first.
+    """Priority of a request in the queue. Lower values are scanned first.
 
     ASKED is a request of an operator, FAILURE a failed read, NEIGHBOUR damage nearby on the disk,
     and HINT a changed file.
@@ -43,7 +45,7 @@ class _Request:
     priority: ScanPriority
     not_before_s: float
     retries_left: int
-    was_held: bool = False  # an earlier verdict was held back, because this host was suspected
+    was_held: bool = False  # an earlier result was not committed, because of the breaker
 
 
 @dataclass(eq=False)
@@ -53,8 +55,8 @@ class OnDemandScans:
     A request for a container that is being scanned waits until that scan ends, because the fault
     may be in a part that the scan has already read.
 
-    Minimum seconds between two scans of one container: `gap_min_s` for hints,
-    `failure_gap_s` for failures and neighbours of damage.
+    `gap_min_s` and `failure_gap_s` are the minimum seconds between two scans of one container. The
+    first is for changed files, the second for failed reads and damage nearby.
     """
 
     tools: StoreScanDeps
@@ -85,7 +87,7 @@ class OnDemandScans:
         return "scan-on-demand"
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Set the function that wakes this worker's loop for a request."""
+        """Set the function that wakes the loop of this worker after a request."""
         self._wake = wake
 
     def request(
@@ -97,13 +99,12 @@ class OnDemandScans:
         is_failure: bool = False,
         is_neighbour: bool = False,
     ) -> bool:
-        """Request a scan; return False if the queue is full.
+        """Request a scan. Return False if the queue is full.
 
         After a scan of the container, a request for a changed file (`is_hint`) waits for
-        `gap_min_s`, so that a process that writes all day causes at most one scan a minute. A
-        request for a failed read or for damage nearby waits for `failure_gap_s`, because a bad
-        sector remains bad. Explicit requests are scanned first, then failures, neighbours of
-        damage, and hints.
+        `gap_min_s` seconds, so that a process that writes all day causes at most one scan a minute.
+        A request for a failed read or for damage nearby waits for `failure_gap_s` seconds, because
+        a bad sector remains bad. `ScanPriority` defines the order of the requests.
         """
         with self._lock:
             now_s = self.tools.clock.monotonic_s()
@@ -121,12 +122,12 @@ class OnDemandScans:
         return True
 
     def waiting_count(self) -> int:
-        """Return the number of waiting requests."""
+        """Return the number of requests in the queue."""
         with self._lock:
             return len(self._waiting)
 
     def step(self) -> Step:
-        """Scan the container of the first due request."""
+        """Scan the container of the first request that is due."""
         if self.stop.is_set():
             return Idle()
         container_id, request, wait_s = self._pop_due()
@@ -160,8 +161,11 @@ class OnDemandScans:
         return Busy()
 
     def _pop_due(self) -> tuple[ContainerId | None, _Request | None, float]:
-        """Remove and return the first due request, by priority and then by age. If none is due,
-        return the seconds until the next request is due; 0.0 if no request is waiting."""
+        """Remove and return the first due request: (container id, request, 0.0).
+
+        The order is that of the priority, then that of the age. If none is due, return (None, None,
+        seconds until the next request is due). The seconds are 0.0 if the queue is empty.
+        """
         with self._lock:
             now_s = self.tools.clock.monotonic_s()
             self._scanned_at_s = {
@@ -179,7 +183,7 @@ class OnDemandScans:
             return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
 
     def _retry(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue again the request of a scan that failed, at most RETRIES_MAX times."""
+        """Queue the request of a failed scan again, at most RETRIES_MAX times."""
         if not request.retries_left:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return
@@ -188,9 +192,12 @@ class OnDemandScans:
         )
 
     def _retry_held(self, container_id: ContainerId, request: _Request) -> None:
-        """Queue again, at most once, the request of a scan whose verdict the circuit breaker held
-        back. Delay the request until the breaker no longer suspects this host. An earlier scan
-        would prolong the suspicion, and its verdict would be held back, too."""
+        """Queue a request again, because the breaker held back the result of its scan.
+
+        This happens at most once per request. The request waits until the breaker no longer
+        suspects this host. If it did not wait, the scan would prolong the suspicion, and its result
+        would be held back, too.
+        """
         if request.was_held:
             log.warning("scan_retries_exhausted", container_id=container_id, reason=request.reason)
             return

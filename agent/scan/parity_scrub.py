@@ -1,10 +1,11 @@
 """Parity scrub: slow background verification of this host's erasure-coded containers.
 
-A scan proves that a shard has the bytes that were written to it. Only a comparison of all shards
-proves that the shards match each other. The datanode with the lowest shard index verifies the
-container, so each container is verified once. The scrub reads all stripes of the shards and reports
-wrong shards. It reads at a fixed low rate, and pauses together with the scans. The times of
-verification are not stored, so all containers are due after a restart.
+A scan only shows that a shard has the bytes that were written to it. A comparison of all shards
+shows that the shards match each other. The datanode with the lowest shard index verifies the
+container, so that each container is verified once. The scrub reads all stripes of the shards and
+reports wrong shards. It reads at a fixed low rate, and pauses together with the scans.
+
+The times of verification are not stored. Therefore, all containers are due after a restart.
 """
 
 import logging
@@ -46,8 +47,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ParityPolicy:
-    """Schedule of the parity scrub. Each container is verified once per `interval_s`; 0 =
-    disabled."""
+    """Schedule of the parity scrub.
+
+    Each container is verified once per `interval_s` seconds. 0 disables the scrub.
+    """
 
     interval_s: float
     start_delay_s: float = 0.0
@@ -125,12 +128,14 @@ class ParityScrub:
         return Busy()
 
     def close(self) -> None:
-        """End the reading threads. The worker's loop must have ended."""
+        """Stop the threads that read shards. The worker's loop must have ended before."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def status(self) -> pb.ParityScrub:
-        """Return the number of verified containers, and the wrong stripes that the last
-        verification of each container found."""
+        """Return the progress of the scrub, and the last result of each container.
+
+        The result has the wrong stripes of the container.
+        """
         with self._lock:
             reports = dict(self._reports)
             message = pb.ParityScrub(
@@ -146,8 +151,10 @@ class ParityScrub:
         return message
 
     def _next(self) -> ContainerId | None:
-        """Return the next container to verify; None if none is due. Forget containers of which this
-        datanode has no closed shard any more."""
+        """Return the next container to verify, or None if none is due.
+
+        Forget containers of which this datanode no longer has a closed shard.
+        """
         here: set[ContainerId] = set(self._shard_ids().tolist())
         with self._lock:
             for known in (self._verified_at_ms, self._reports):
@@ -159,8 +166,10 @@ class ParityScrub:
         return min(due, key=self._order, default=None)
 
     def _shard_ids(self) -> U64s:
-        """Return the ids of the containers of which this datanode has a closed shard. Read the rows
-        again only if the index has changed."""
+        """Return the ids of the containers of which this datanode has a closed shard.
+
+        Read the rows again only if an index has changed.
+        """
         version = self.store.volume_set.version()
         if self._seen is None or self._seen[0] != version:
             shard_ids = [
@@ -174,9 +183,11 @@ class ParityScrub:
         return self._seen[1]
 
     def _order(self, container_id: ContainerId) -> tuple[float, int]:
-        """Return the sort key of a container: the time at which it became due, then a hash. After a
-        restart all containers are due at the same time; the hash lets datanodes verify them in
-        different orders."""
+        """Return the sort key of a container: the time at which it became due, then a hash.
+
+        After a restart, all containers are due at the same time. Because of the hash, datanodes
+        then verify them in different orders.
+        """
         seed = zlib.crc32(f"{self.datanode_id}:{container_id}".encode())
         return self._due_at_s.get(container_id, 0.0), seed
 
@@ -184,8 +195,11 @@ class ParityScrub:
         self._due_at_s[container_id] = self.clock.monotonic_s() + delay_s
 
     def _shards(self, container_id: ContainerId) -> tuple[list[ShardLocation], str]:
-        """Return the location of each closed shard, and the erasure code. The list is empty if the
-        container is not erasure-coded, or if another datanode has to verify it."""
+        """Return the locations of a container's closed shards, and its erasure code.
+
+        The list is empty if the container is not erasure-coded, or if another datanode has to
+        verify it.
+        """
         info = self.info(container_id)
         closed = [
             item
@@ -202,8 +216,10 @@ class ParityScrub:
         return shards, info.scheme
 
     def _wait_for_turn(self, length_bytes: int) -> None:
-        """Count the bytes read, and wait until more may be read. Raise UnavailableError if the
-        agent stops."""
+        """Count the bytes read, and wait until more bytes may be read.
+
+        Raise UnavailableError if the agent stops.
+        """
         self.pulse.mark()
         with self._lock:
             self._stripe_count += 1

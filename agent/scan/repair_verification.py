@@ -1,12 +1,11 @@
-"""Verification of a replica after a repair: by a read of the changed chunks, or of the complete
-replica.
+"""Verification of a replica after a repair.
 
 If a complete scan was recent, only the repaired chunks and the chunks with findings are read, and
 all rows are compared with the tree of that scan. If the rows of all other chunks are unchanged and
-the read finds no fault, the result is committed. The time of the last complete scan does not
-change, so the other chunks are read at their scheduled time.
+the read finds no fault, the result is committed. The time of the last complete scan stays the same,
+so that the other chunks are read at their scheduled time.
 
-The other chunks can be skipped because the recent scan found them healthy and their rows still
+The other chunks can be skipped, because the recent scan found them healthy and their rows still
 match its tree. In all other cases, for example after one finding, the complete replica is read.
 """
 
@@ -39,11 +38,12 @@ def verify_repair(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> ReadBack:
-    """Verify a replica after a repair of the ranges in `changed`, and commit the result. Return
-    CHANGED if only the changed chunks were read, WHOLE if the complete replica was read. A partial
-    read requires a complete scan at most `age_max_s` ago; 0 = always read the complete replica.
+    """Verify a replica after a repair of the ranges in `changed`, and commit the result.
 
-    Raise the errors of `agent.scan.container_scan.scan_container`.
+    Return CHANGED if only the changed chunks were read, and WHOLE if the complete replica was read.
+    A partial read requires a complete scan at most `age_max_s` seconds ago. If `age_max_s` is 0,
+    always read the complete replica. Raise the same errors as
+    `agent.scan.container_scan.scan_container`.
     """
     if _prove_changed(tools, container_id, changed, age_max_s, stop):
         return ReadBack.CHANGED
@@ -58,8 +58,10 @@ def _prove_changed(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> bool:
-    """Read only the changed chunks, and commit the result. Return False, with nothing committed,
-    if the complete replica must be read."""
+    """Read only the changed chunks, and commit the result.
+
+    Return False, with nothing committed, if the complete replica must be read.
+    """
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
         base = tools.store.begin_scan(container_id)
         known = tools.store.view(container_id).tree()
@@ -89,8 +91,10 @@ def _prove_changed(
 
 
 def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
-    """Return True if the last complete scan ended less than `age_max_s` ago and no failed reads are
-    recorded."""
+    """Return whether the last complete scan ended less than `age_max_s` seconds ago.
+
+    Return False if a read has failed since then.
+    """
     read_at_ms = base.facts.data_scan_at_ms
     if not read_at_ms or base.doubts.are_noted():
         return False
@@ -98,15 +102,20 @@ def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
 
 
 def unverified_ranges(findings: Collection[ScanFinding]) -> Iterator[Doubt]:
-    """Yield the ranges that the last scan did not find healthy."""
+    """Yield the ranges that the last scan did not find healthy.
+
+    A range is (block id, offset, length in bytes).
+    """
     for finding in findings:
         if finding.block_id > 0 and not finding.is_contradiction:
             yield finding.block_id, finding.offset, finding.length_bytes
 
 
 def is_clean(outcome: ScanOutcome) -> bool:
-    """Return whether the read was complete, and found no damaged or unstable chunk and no other
-    fault."""
+    """Return whether the read was complete and found no fault.
+
+    A chunk whose repeated reads differ counts as a fault.
+    """
     return (
         outcome.complete
         and not outcome.wavering_count
@@ -115,8 +124,11 @@ def is_clean(outcome: ScanOutcome) -> bool:
 
 
 def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
-    """Return True if all blocks and chunks that were not read again have the same checksums as in
-    the tree of the last scan, `known`. `mark` has the ranges that were read again."""
+    """Return whether the blocks and chunks that were not read again are unchanged.
+
+    They must be the same as in the last scan. `known` is the tree of the last scan, and `now` that
+    of this read. The checksums of both are compared. `mark` has the ranges that were read again.
+    """
     again = np.array(sorted({block_id for block_id, _, _ in mark.doubts}), dtype=np.uint64)
     before, after = ~np.isin(known.block_ids, again), ~np.isin(now.block_ids, again)
     return all(
@@ -130,8 +142,10 @@ def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
 
 
 def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId) -> bool:
-    """Return whether all chunks of a block that were not read again are unchanged since the last
-    scan."""
+    """Return whether the chunks of a block that were not read again are unchanged.
+
+    They must be the same as in the last scan.
+    """
     unlike = set(known.leaves(block_id)) ^ set(now.leaves(block_id))
     return not any(mark.covers_range(block_id, leaf.offset, leaf.end) for leaf in unlike)
 

@@ -1,7 +1,7 @@
 """All scans and checks of this host's data: construction, control and status.
 
-The manager first checks whether each volume can be read within the scan interval. If not, it
-refuses to start or logs a warning, depending on `scan.promise`. It creates one `VolumeScanWorker`
+The manager first checks if each volume can be read within the scan interval. If not, it refuses to
+start or logs a warning, depending on the option `scan.promise`. It creates one `VolumeScanWorker`
 per volume, which operators can pause, and the workers for on-demand scans, volume checks, adjacent
 scans and metadata scans. Each worker runs in a loop of its own.
 """
@@ -38,7 +38,7 @@ from suture.runtime.loop import ProgressMarker, WorkerLoop
 from suture.wire.mapping.message_map import Field, MessageMap
 from suture.wire.v1 import datanode_pb2 as pb
 
-CANARY_PERIOD_S = 86_400.0  # maximum time between two canary drills of a volume
+CANARY_PERIOD_S = 86_400.0  # maximum time between two canary tests of a volume
 ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # lowest rate of on-demand scans while clients read
 NEIGHBOUR_BYTES_PER_S = 1024**2  # inode reads of an adjacency search: about 250 files a second
 WHOLE = Field(encode=int)
@@ -75,8 +75,11 @@ def limits_of(config: ScanConfig) -> PaceLimits:
 
 
 def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Compare two rates of a volume's scan: the rate that the scan interval requires, and the rate
-    that the config and the disk allow. Return the result."""
+    """Return whether a volume can be read within the scan interval, with the rates.
+
+    The scan interval requires a minimum rate. The config and the measured speed of the disk (0 if
+    it is unknown) allow a maximum rate.
+    """
     if config.volume_bytes_per_s:
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:
@@ -94,8 +97,11 @@ def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float)
 
 
 def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return the result of `promise_of`. If the volume cannot be read within the scan interval, log
-    a warning, or raise RefusedError if `scan.promise` is "refuse"."""
+    """Return the result of `promise_of`.
+
+    If the volume cannot be read within the scan interval, log a warning. If the option
+    `scan.promise` is "refuse", raise RefusedError instead.
+    """
     promise = promise_of(config, volume, disk_bytes_per_s)
     if promise.is_possible:
         return promise
@@ -110,7 +116,7 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
 
 
 class ScanManager:
-    """All scans and checks of one host. `BackgroundScans` offers its control to operators."""
+    """All scans and checks of one host. Operators control them through `BackgroundScans`."""
 
     def __init__(
         self,
@@ -121,10 +127,13 @@ class ScanManager:
         on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
         on_shadow_difference: Callable[[], None] = lambda: None,
     ) -> None:
-        """Check the scan interval against the speed of the disks. Raise RefusedError if it is
-        infeasible and `scan.promise` is "refuse". `on_volume_failed` gets the id of a fenced volume
-        and its containers. `on_shadow_difference` is called when shadow hashing holds back a
-        verdict."""
+        """Check if the disks are fast enough for the scan interval.
+
+        Raise RefusedError if one is too slow and the option `scan.promise` is "refuse".
+        `on_volume_failed` gets the id of a failed volume and its containers. `on_shadow_difference`
+        is called if the second checksums after an upgrade (`ShadowHashing`) contradict a scan,
+        whose result is then held back.
+        """
         self.checks = VolumeCheckWorker(tools.store, clock=tools.clock, on_failed=on_volume_failed)
         upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
         self._shadow = ShadowHashing(
@@ -157,7 +166,7 @@ class ScanManager:
 
     @cached_property
     def on_demand(self) -> OnDemandScans:
-        """Return the queue of on-demand scans."""
+        """The queue of on-demand scans."""
         pulse = ProgressMarker(self._tools.clock)
         pace = self._pace(PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), pulse)
         pace.begin(self._stop.is_set)
@@ -173,11 +182,11 @@ class ScanManager:
         return scans
 
     def close(self) -> None:
-        """End the shadow hashing process, if there is one."""
+        """Stop the process that computes second checksums, if it runs."""
         self._shadow.close()
 
     def _follow(self, volume_id: str, damage: Sequence[ScanFinding]) -> None:
-        """Queue a search for replicas near this damage, if background scans are enabled."""
+        """If background scans are enabled, queue a search for replicas near this damage."""
         if self._config.enabled:
             self._neighbours.queue_search(volume_id, damage)
 
@@ -185,13 +194,15 @@ class ScanManager:
         return self.on_demand.request(container_id, reason=reason, is_neighbour=True)
 
     def queue(self, container_id: ContainerId) -> bool:
-        """Queue a scan that an operator requested; return False if the queue is full."""
+        """Queue a scan that an operator requested. Return False if the queue is full."""
         return self.on_demand.request(container_id, reason="asked for by an operator")
 
     def requested_pace(self, volume_id: str) -> ScanPace:
-        """Return a pace for a scan for which a caller waits. If the current rate of the volume's
-        background scan is higher than the minimum, the pace starts at that rate, because the disk
-        sustains it."""
+        """Return a rate limit for a scan for which a caller waits.
+
+        If the background scan of the volume currently reads faster than the minimum, the limit
+        starts at that rate, because the disk can sustain it.
+        """
         pace = self._pace(
             PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), ProgressMarker(self._tools.clock)
         )
@@ -206,7 +217,7 @@ class ScanManager:
         return MetadataScan(tools.store, self.on_demand, tools.clock, tools.on_unreadable)
 
     def loops(self) -> Iterator[WorkerLoop]:
-        """Yield the worker loops to run."""
+        """Yield the loops of all workers. The caller runs them."""
         clock = self._tools.clock
         on_demand = self.on_demand
         loop = WorkerLoop(on_demand, clock=clock, pulse=self._on_demand_pulse)
@@ -224,14 +235,18 @@ class ScanManager:
                 yield self._volume_loop(volume)
 
     def check_new(self, volume: VolumeFacts, disk_bytes_per_s: float) -> None:
-        """Check the scan interval for a volume before it is added. Raise RefusedError if the
-        interval is infeasible and `scan.promise` is "refuse"."""
+        """Check if a volume that is about to be added can be read within the scan interval.
+
+        Raise RefusedError if it cannot, and the option `scan.promise` is "refuse".
+        """
         if self._config.enabled:
             check_promise(self._config, volume, disk_bytes_per_s)
 
     def add(self, volume: VolumeFacts) -> WorkerLoop | None:
-        """Start checks of an added volume. Return the loop of its background scan; None if
-        background scans are disabled."""
+        """Start the checks of an added volume. Return the loop of its background scan.
+
+        Return None if background scans are disabled.
+        """
         self._volumes = [one for one in self._volumes if one.path != volume.path] + [volume]
         self.checks.add(volume.volume_id)
         if not self._config.enabled:
@@ -241,13 +256,15 @@ class ScanManager:
         return self._volume_loop(volume)
 
     def client_read(self, latency_s: float) -> None:
-        """Record the latency of a client's read. Server threads call this."""
+        """Record the latency of a read by a client, in seconds. Server threads call this."""
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
 
     def trouble(self, trouble: StoreFailure) -> None:
-        """After a failed client call, request a scan of its container, and a check of the volume if
-        the disk is at fault. Server threads call this. If the container was scanned recently, the
-        scan waits, because a bad sector remains bad."""
+        """Request a scan of a container after a call of a client failed. Server threads call this.
+
+        If the disk caused the failure, also request a check of the volume. If the container was
+        scanned recently, the scan waits, because a bad sector remains bad.
+        """
         if trouble.is_disk:
             self.checks.request(self._tools.store.volume_id(trouble.container_id), trouble.reason)
         self.on_demand.request(
@@ -259,9 +276,9 @@ class ScanManager:
     def last_copies(self, container_ids: Iterable[int]) -> None:
         """Replace the set of containers of which only this datanode has a healthy replica.
 
-        Each of these containers is scanned before others, once, unless it was scanned recently.
-        Unknown ids are ignored. A recorded time in the future, from a wall clock that was ahead, is
-        replaced by the current time.
+        Each of these containers is scanned once before others, unless it was scanned recently.
+        Unknown ids are ignored. If a recorded time is in the future, because the wall clock was
+        ahead, it is replaced by the current time.
         """
         known, now_ms = self._last_copy_since_ms, self._tools.clock.now_ms()
         since_ms = max(1, now_ms - int(self._schedule.rest_s * 1000))
@@ -271,8 +288,11 @@ class ScanManager:
         }
 
     def reconfigure(self, config: ScanConfig) -> None:
-        """Apply the live options of `config`. Raise RefusedError, with nothing changed, if a scan
-        interval is infeasible and `scan.promise` is "refuse"."""
+        """Apply the options of `config` that can change at run time.
+
+        Raise RefusedError, with nothing changed, if a volume cannot be read within the scan
+        interval and the option `scan.promise` is "refuse".
+        """
         promises = self._promises_of(config)
         self._config, self._promises = config, promises
         for worker in self._workers.values():
@@ -281,7 +301,10 @@ class ScanManager:
     # Requests of operators.
 
     def status(self, *, with_last_pass: bool = False) -> pb.ScrubStatusResponse:
-        """Return the progress of each volume, and its last full pass if requested."""
+        """Return the progress of the scan of each volume.
+
+        If `with_last_pass`, also return the last full pass over each volume.
+        """
         volumes = [self._volume_message(volume) for volume in self._volumes]
         for message in volumes if with_last_pass else ():
             last = last_pass(self._tools.store, message.volume_id)
@@ -297,20 +320,22 @@ class ScanManager:
         )
 
     def is_paused(self) -> bool:
-        """Return whether background reads must wait now: an operator paused them, or it is outside
-        the scan windows."""
+        """Return whether background reads must wait now.
+
+        They wait if an operator has paused them, or outside the hours that the config allows.
+        """
         if any(worker.hold.left_s() for worker in self._workers.values()):
             return True
         return not windows_of(self._config).is_open(self._tools.clock.now_ms())
 
     def fixed_pace(self, bytes_per_s: int, pulse: ProgressMarker) -> ScanPace:
-        """Return a pace for other background work, with its own fixed rate."""
+        """Return a rate limit with a fixed rate for other background work."""
         pace = self._pace(PaceLimits(fixed_bytes_per_s=bytes_per_s), pulse)
         pace.begin(self._stop.is_set)
         return pace
 
     def shared_pace(self, floor_bytes_per_s: int) -> SharedPace:
-        """Return a pace for other background work that yields to clients as the scans do."""
+        """Return a rate limit for other background work, which slows down while clients read."""
         return SharedPace(
             floor_bytes_per_s,
             self._stop.wait,
@@ -319,8 +344,10 @@ class ScanManager:
         )
 
     def pause(self, volume_id: str, duration_s: float) -> None:
-        """Pause the scan of one volume, or of all if `volume_id` is "". Raise RefusedError if there
-        is no such scan, or the duration is invalid."""
+        """Pause the scan of one volume, or of all volumes if `volume_id` is "".
+
+        Raise RefusedError if there is no such scan, or if the duration is invalid.
+        """
         for worker in self._chosen(volume_id):
             try:
                 worker.hold.pause(duration_s)
@@ -329,13 +356,13 @@ class ScanManager:
         log.info("scrub_paused", volume_id=volume_id or "all", duration_s=duration_s)
 
     def resume(self, volume_id: str) -> None:
-        """End the pause of one volume, or of all if `volume_id` is ""."""
+        """End the pause of one volume, or of all volumes if `volume_id` is ""."""
         for worker in self._chosen(volume_id):
             worker.hold.resume()
         log.info("scrub_resumed", volume_id=volume_id or "all")
 
     def skip(self, container_id: ContainerId) -> None:
-        """Cancel the running background scan of a container, if there is one."""
+        """Stop the background scan of a container if it is running."""
         for worker in self._workers.values():
             worker.hold.skip(container_id)
         log.info("scrub_container_skipped", container_id=container_id)
@@ -361,7 +388,10 @@ class ScanManager:
         }
 
     def _measured(self, facts: VolumeFacts) -> float:
-        """Return the measured read speed of a volume; UNKNOWN if the volume is not open."""
+        """Return the read speed of a volume in bytes per second.
+
+        Return UNKNOWN if the volume is not open.
+        """
         working = self._tools.store.volume_set.working
         here = (volume for volume in working if volume.volume_id == facts.volume_id)
         return next(map(measured_bytes_per_s, here), UNKNOWN)

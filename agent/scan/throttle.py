@@ -1,9 +1,9 @@
-"""Throttling of scans. A scan calls its pace after each read, and the call returns when the next
-read is due.
+"""Throttling of scans.
 
+A scan calls its rate limiter after each read. The call returns when the next read is allowed.
 `scanner.scan_rate_control` decides the rate. This module provides the clock, the waiting, and the
-kernel's pressure counters. Copies of replicas to other datanodes share one pace among their
-threads.
+kernel's pressure counters. All threads that copy replicas to other datanodes share one rate
+limiter.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,10 @@ STALL_FILE: Final = Path("/proc/pressure/io")
 
 
 def kernel_stall_us() -> int | None:
-    """Return the microseconds for which tasks of this host have waited for I/O since boot; None if
-    the kernel has no PSI."""
+    """Return the microseconds for which tasks of this host have waited for I/O since boot.
+
+    Return None if the kernel has no PSI (pressure stall information).
+    """
     try:
         return parse_stall_us(STALL_FILE.read_text())
     except (OSError, ValueError):
@@ -39,7 +41,10 @@ def kernel_stall_us() -> int | None:
 
 
 class IoPressure:
-    """I/O pressure from all work on this host except scans. All scanning threads share it."""
+    """I/O pressure from all work on this host except scans.
+
+    All scanning threads share one object.
+    """
 
     def __init__(
         self, clock: Clock, *, stall_us: Callable[[], int | None] = kernel_stall_us
@@ -52,12 +57,15 @@ class IoPressure:
         self._of_others = 0.0
 
     def worked(self, duration_s: float) -> None:
-        """Record that a scan was reading for `duration_s`."""
+        """Record that a scan was reading for `duration_s` seconds."""
         with self._lock:
             self._own_s += duration_s
 
     def of_others(self) -> float:
-        """Return the recent share of time in which other work waited for I/O; 0.0 if unknown."""
+        """Return the recent share of time in which other work waited for I/O.
+
+        Return 0.0 if it is unknown.
+        """
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._last is not None and now_s - self._last.at_s < STALL_S:
@@ -76,7 +84,7 @@ class IoPressure:
 
 
 class ScanPace:
-    """Pace of one volume's scan. The scan calls it after each read."""
+    """Rate limiter of the scan of one volume. The scan calls it after each read."""
 
     def __init__(
         self,
@@ -88,7 +96,10 @@ class ScanPace:
         pressure: IoPressure | None = None,
         pulse: ProgressMarker | None = None,
     ) -> None:
-        """`wait(seconds)` returns True early if the process stops, as `Event.wait` does."""
+        """Create a rate limiter with these limits.
+
+        `wait(seconds)` waits, and returns True early if the process stops, as `Event.wait` does.
+        """
         self._clock = clock or SystemClock()
         self._wait = wait
         self._pressure = pressure or IoPressure(self._clock, stall_us=lambda: None)
@@ -110,8 +121,10 @@ class ScanPace:
         self._change_count += 1
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Start at `bytes_per_s`, the rate of another scan of this volume, unless the start rate of
-        this scan is higher."""
+        """Raise the rate to `bytes_per_s`, the rate of another scan of this volume.
+
+        Never lower it.
+        """
         self._pacer.rate.begin_at(bytes_per_s)
 
     def need(self, bytes_per_s: float) -> None:
@@ -119,23 +132,28 @@ class ScanPace:
         self._pacer.rate.need(bytes_per_s)
 
     def begin(self, is_interrupted: Callable[[], bool]) -> None:
-        """Begin to pace a scan. A wait ends when `is_interrupted` returns True."""
+        """Begin to limit the rate of a scan. A wait ends when `is_interrupted` returns True."""
         self._is_interrupted = is_interrupted
         self._piece_bytes = 0
         self._reading_since_s = self._clock.monotonic_s()
 
     def piece_bytes(self) -> int:
-        """Return the largest size of one read; 0 = no limit (`scanner.ports.ReadSplitting`)."""
+        """Return the maximum size of one read in bytes, or 0 if there is no limit.
+
+        Implements `scanner.ports.ReadSplitting`.
+        """
         return self._pacer.piece_bytes(self._clock.monotonic_s())
 
     def throttle_part(self, length_bytes: int) -> None:
-        """Account for one part of a divided read, and wait until the next part is due."""
+        """Account for one part of a divided read, and wait until the next part is allowed."""
         self._account(length_bytes)
         self._piece_bytes += length_bytes
 
     def __call__(self, length_bytes: int) -> None:
-        """Account for a read of `length_bytes`, except its parts that `throttle_part` has counted.
-        Wait until the next read is due."""
+        """Account for a read of `length_bytes`, and wait until the next read is allowed.
+
+        Parts of the read that `throttle_part` has counted are not counted again.
+        """
         last_bytes = max(0, length_bytes - self._piece_bytes)
         self._piece_bytes = 0
         self._account(last_bytes)
@@ -157,11 +175,11 @@ class ScanPace:
 
 
 class SharedPace:
-    """Pace shared by all threads that send copies of replicas.
+    """Rate limiter that all threads share that send copies of replicas.
 
     While no client reads, copies are not delayed. While clients read, the rate starts at
-    `floor_bytes_per_s` and adapts to their latency, as in a scan. Copies pause at the same times as
-    the scans, so that client latency without background work can be measured.
+    `floor_bytes_per_s` and adapts to the latency of the clients, as in a scan. Copies pause at the
+    same times as the scans, so that the latency of clients without background work can be measured.
     """
 
     def __init__(
@@ -172,8 +190,10 @@ class SharedPace:
         clock: Clock | None = None,
         latencies: Latencies | None = None,
     ) -> None:
-        """`floor_bytes_per_s` is for all threads together. `wait(seconds)` returns True early if
-        the process stops, as `Event.wait` does."""
+        """Create a rate limiter. `floor_bytes_per_s` is the minimum rate of all threads together.
+
+        `wait(seconds)` waits, and returns True early if the process stops, as `Event.wait` does.
+        """
         self._clock = clock or SystemClock()
         self._wait = wait
         self._latencies = latencies or Latencies()
@@ -188,8 +208,10 @@ class SharedPace:
         return self._pacer.rate.bytes_per_s
 
     def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-        """Account for `length_bytes`, and wait until the next bytes are due. The wait ends early
-        if `is_interrupted` returns True or the process stops."""
+        """Account for `length_bytes`, and wait until the next bytes are allowed.
+
+        The wait ends early if `is_interrupted` returns True or the process stops.
+        """
         until_s = self._due_s(length_bytes)
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not is_interrupted():
             if self._wait(min(left_s, SLICE_S)):

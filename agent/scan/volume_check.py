@@ -1,10 +1,11 @@
-"""Checks of every volume, periodically and after a failed read. Failed volumes are fenced.
+"""Checks of every volume, periodically and after a failed read. A failed volume is no longer used.
 
 Each check runs a probe in its own thread, because a probe may hang with the disk. An error, or no
-result within the timeout, counts as a strike. No second probe begins while one hangs. If a probe
-failed because the host was short of a resource, it is repeated and counts as no strike. A volume is
-fenced after too many strikes in the window. It is fenced at once if it is missing, or if a probe
-hangs for twice the timeout.
+result within the timeout, counts as a failed check. No second probe begins while one hangs. If a
+probe failed because the host was short of a resource, it is repeated and not counted.
+
+After too many failed checks in the window, the volume is taken out of use until the next start
+(fenced). This happens at once if the volume is missing, or if a probe hangs for twice the timeout.
 """
 
 import threading
@@ -30,9 +31,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """Limits of volume checks. `gap_min_s` is the minimum time between two checks, even on request.
-    After a failed check, the minimum is `retry_s`, so that a disk can recover from a reset. A
-    volume is fenced after more than `strikes_tolerated` failed checks in `strikes_window_s`."""
+    """Limits of volume checks, in seconds.
+
+    `gap_min_s` is the minimum time between two checks, even on request. After a failed check, the
+    minimum is `retry_s`, so that a disk can recover from a reset. A volume is taken out of use
+    after more than `strikes_tolerated` failed checks in `strikes_window_s`.
+    """
 
     interval_s: float = 3600.0
     gap_min_s: float = 10.0
@@ -65,7 +69,7 @@ class _Volume:
 class VolumeCheckWorker:
     """Worker that checks volumes. Any thread may call `request` and `error_of`.
 
-    `on_failed` gets the id of a fenced volume and the ids of its containers.
+    `on_failed` gets the id of a volume that was taken out of use, and the ids of its containers.
     """
 
     name = "volume-check"
@@ -103,7 +107,10 @@ class VolumeCheckWorker:
         self.wake()
 
     def error_of(self, volume_id: str) -> str:
-        """Return the error of a volume's last check; "" if the check passed, or none was made."""
+        """Return the error of the last check of a volume.
+
+        Return "" if the check passed, or if none was made.
+        """
         volume = self._volumes.get(volume_id)
         return self._fenced.get(volume_id, "") if volume is None else volume.error
 

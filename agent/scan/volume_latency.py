@@ -4,8 +4,10 @@ The kernel counts completed reads and writes, and their duration, for each disk.
 difference of these counters over one minute. The latency of a volume is compared with the median of
 the other volumes in the same window. A volume is slow in a window if its latency is above FLOOR_MS,
 above TIMES times that median, and above the median plus DEVIATIONS times the spread of the other
-volumes. A volume is reported as slow if it was slow in most of the latest windows. Therefore, no
-volume is reported after one busy minute, or if all disks of the host are under load.
+volumes.
+
+A volume is reported as slow if it was slow in most of the last windows. Therefore, one busy minute
+does not cause a report, and neither does load on all disks of the host.
 """
 
 from collections import deque
@@ -23,9 +25,9 @@ from suture.runtime.loop import RetryAfter, Step
 
 WINDOW_S: Final = 60.0
 WINDOWS_KEPT: Final = 10
-WINDOWS_MIN: Final = 5  # minimum number of judged windows for a verdict on a volume
+WINDOWS_MIN: Final = 5  # minimum number of windows, before a volume can be called slow
 SLOW_SHARE: Final = 0.7  # share of slow windows that makes a volume slow
-COUNT_MIN: Final = 20  # minimum number of operations in a judged window
+COUNT_MIN: Final = 20  # windows with fewer operations are not used
 TIMES: Final = 3.0  # factor over the median latency of the other volumes
 DEVIATIONS: Final = 5.0  # distance from that median, in median absolute deviations
 FLOOR_MS: Final = 20.0  # lower latencies are never slow
@@ -39,8 +41,10 @@ Latencies = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class VolumeLatency:
-    """Latest mean latencies of a volume, in milliseconds per operation. `slow` is a description if
-    the volume is slow; otherwise ""."""
+    """Mean latencies of a volume in the last window, in milliseconds per operation.
+
+    `slow` is a description if the volume is slow, and otherwise "".
+    """
 
     read_ms: float = 0.0
     write_ms: float = 0.0
@@ -48,8 +52,10 @@ class VolumeLatency:
 
 
 def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
-    """Return, by volume id, whether the volume is slow in one window. Omit a volume if there is no
-    other volume to compare with. No I/O."""
+    """Return, by volume id, whether the volume is slow in one window.
+
+    Omit a volume if there is no other volume to compare with. No I/O.
+    """
     judged = {}
     for volume, own_ms in latencies.items():
         others = [value for name, value in latencies.items() if name != volume]
@@ -63,16 +69,21 @@ def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
 
 
 def is_lasting(windows: Sequence[bool]) -> bool:
-    """Return True if a volume was slow in at least SLOW_SHARE of at least WINDOWS_MIN windows. No
-    I/O."""
+    """Return whether a volume was slow in at least SLOW_SHARE of these windows.
+
+    Return False if there are fewer than WINDOWS_MIN windows. No I/O.
+    """
     return len(windows) >= WINDOWS_MIN and sum(windows) >= SLOW_SHARE * len(windows)
 
 
 def latencies_between(
     before: Mapping[str, DiskCounters], after: Mapping[str, DiskCounters]
 ) -> dict[str, Latencies]:
-    """Return the latencies in a window, by kind of operation and volume id. Omit volumes with fewer
-    than COUNT_MIN operations. No I/O."""
+    """Return the latencies in a window, by kind of operation and volume id.
+
+    `before` and `after` have the counters at its start and end. Omit volumes with fewer than
+    COUNT_MIN operations. No I/O.
+    """
     found: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
     for volume in before.keys() & after.keys():
         old, new = before[volume], after[volume]
@@ -95,8 +106,10 @@ class _History:
 
 
 def counted(volumes: Sequence[VolumeFacts]) -> dict[str, DiskCounters]:
-    """Return the kernel's I/O counters of each volume's disk, by volume id. Omit volumes without
-    counters."""
+    """Return the kernel's I/O counters of the disk of each volume, by volume id.
+
+    Omit volumes without counters.
+    """
     found = {}
     for volume in volumes:
         device = None if volume.failed else block_device(Path(volume.path))
@@ -112,18 +125,18 @@ class LatencyWatch:
     name = "slow-disks"
 
     def __init__(self, count: Callable[[], Mapping[str, DiskCounters]]) -> None:
-        """`count` returns the kernel's I/O counters by volume id."""
+        """Create a worker. `count` returns the kernel's I/O counters by volume id."""
         self._count = count
         self._before: Mapping[str, DiskCounters] | None = None
         self._histories: dict[str, _History] = {}
         self._words: dict[str, VolumeLatency] = {}
 
     def word(self, volume_id: str) -> VolumeLatency:
-        """Return the latest latencies of a volume, and whether it is slow."""
+        """Return the last latencies of a volume, and whether it is slow."""
         return self._words.get(volume_id, VolumeLatency())
 
     def step(self) -> Step:
-        """Evaluate the window that ends now, and begin the next one."""
+        """Evaluate the period that ends now (one minute), and begin the next one."""
         after = self._count()
         if self._before is not None:
             for kind, latencies in latencies_between(self._before, after).items():

@@ -1,8 +1,8 @@
-"""Reads of block files past the page cache, into reusable buffers.
+"""Reads of block files that bypass the page cache, into reusable buffers.
 
-O_DIRECT reads from the disk itself, costs a fifth of the CPU of a buffered read, and leaves the
-page cache to the clients. If a file system refuses O_DIRECT, the pages are dropped before and after
-a buffered read.
+A read with O_DIRECT returns the bytes of the disk. It needs a fifth of the CPU time of a buffered
+read, and leaves the page cache to the clients. If a file system refuses O_DIRECT, this module uses
+a buffered read, and drops the pages of the range from the cache before and after it.
 
 Each thread has its own buffers.
 """
@@ -36,9 +36,9 @@ assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
 class ReadBuffers:
-    """Two aligned buffers: one for reads, one for rereads from the disk.
+    """Two aligned buffers: `first` for reads, `again` for repeated reads from the disk.
 
-    The buffers use huge pages if available. A direct read then pins two pages instead of a
+    The buffers use huge pages if the kernel has any. A direct read then pins two pages instead of a
     thousand, and the device gets a few large requests instead of many small ones.
     """
 
@@ -48,7 +48,10 @@ class ReadBuffers:
 
 
 def _huge_buffer() -> memoryview:
-    """Return BUFFER_BYTES of memory that begin at a huge page. The view keeps the memory alive."""
+    """Return a view of BUFFER_BYTES of memory, aligned to a huge page.
+
+    The view keeps the memory alive.
+    """
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no huge pages on request
     memory = mmap.mmap(-1, BUFFER_BYTES + HUGE_PAGE_BYTES, flags=private)
     with contextlib.suppress(OSError):  # slower on a kernel without huge pages
@@ -58,7 +61,7 @@ def _huge_buffer() -> memoryview:
 
 
 class BlockFile:
-    """An open block file (`scanner.ports.BlockFileReader`)."""
+    """An open file that contains one block (`scanner.ports.BlockFileReader`)."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class BlockFile:
         pieces: ReadSplitting | None = None,
         packed: PackedPlace | None = None,
     ) -> None:
-        """Open the block's file, or the pack that contains the block (`packed`).
+        """Open the block's own file, or the pack file if `packed` has the range of the block in it.
 
         Raise FileNotFoundError if there is no regular file of that name.
         """
@@ -81,24 +84,28 @@ class BlockFile:
 
     @property
     def size_bytes(self) -> int:
-        """Current length of the file, or of the block's part of the pack."""
+        """Current length of the block's own file, or of the block's part of the pack file."""
         size = os.fstat(self._fd).st_size
         return size if self._packed is None else size_in(size, self._packed)
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read into the first buffer. The view is valid until the next read with the same
-        buffers."""
+        """Return a view of the requested bytes, read into the first buffer.
+
+        The next read with the same buffers overwrites the bytes of the view.
+        """
         offset, length_bytes = self._range(offset, length_bytes)
         return self._read(self._buffers.first, offset, length_bytes, self._pieces)
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> memoryview:
-        """Read from the disk again, into the second buffer. The view is valid until the next reread
-        with the same buffers."""
+        """Read the range from the disk again, into the second buffer. Return a view of the bytes.
+
+        The next repeated read with the same buffers overwrites the bytes of the view.
+        """
         offset, length_bytes = self._range(offset, length_bytes)
         return self._read(self._buffers.again, offset, length_bytes)
 
     def _range(self, offset: int, length_bytes: int) -> tuple[int, int]:
-        """Convert a range of the block to a range of the file."""
+        """Convert (offset, length) in the block to (offset, length) in the file, both in bytes."""
         if self._packed is None:
             return offset, length_bytes
         left = max(self._packed.length_bytes - offset, 0)
@@ -134,9 +141,10 @@ class BlockFile:
         fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
     def _drop_pages(self, offset: int, length_bytes: int) -> None:
-        """Drop the range from the page cache, after writing dirty pages to the disk.
+        """Write the dirty pages of the range to the disk, then drop the range from the page cache.
 
-        The range is rounded to full pages, because the kernel keeps partially covered pages.
+        The range is rounded up to full pages, because the kernel keeps pages that a range covers
+        partly.
         """
         os.fdatasync(self._fd)
         start = offset - offset % ALIGNMENT_BYTES
@@ -147,9 +155,12 @@ class BlockFile:
 def read_at_once(
     name: str, directory_fd: int, buffer: memoryview, length_bytes: int
 ) -> memoryview | None:
-    """Read a small file past the page cache in three system calls. Return None if the file is
-    shorter than `length_bytes`, or if the file system refuses O_DIRECT. The view is longer than
-    `length_bytes` if the file is longer. Raise OSError if the read fails."""
+    """Read a small file in three system calls, bypassing the page cache.
+
+    Return a view of the content, which is longer than `length_bytes` if the file is longer. Return
+    None if the file is shorter than `length_bytes`, or if the file system refuses O_DIRECT. Raise
+    OSError if the read fails.
+    """
     room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
     try:
         fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)
@@ -165,16 +176,21 @@ def read_at_once(
 
 
 def is_cut(pieces: ReadSplitting | None, length_bytes: int) -> bool:
-    """Return whether a read of this length is divided into several calls, so that other readers can
-    use the disk between them."""
+    """Return whether a read of this length is divided into several calls.
+
+    Other readers can use the disk between these calls.
+    """
     if pieces is None or length_bytes <= SMALL_BYTES:
         return False
     return 0 < pieces.piece_bytes() < length_bytes
 
 
 def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bool]:
-    """Open a regular file; return its descriptor, and True if it is opened with O_DIRECT. Raise
-    OSError if it cannot be opened."""
+    """Open a regular file. Return its descriptor, and True if the file is open with O_DIRECT.
+
+    Raise FileNotFoundError if the name is not a regular file. Raise OSError if the file cannot be
+    opened.
+    """
     try:
         fd = os.open(name, OPEN_FLAGS | (os.O_DIRECT if direct else 0), dir_fd=directory_fd)
     except OSError as error:
@@ -192,7 +208,7 @@ def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bo
 def read_aligned(
     fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: ReadSplitting | None
 ) -> memoryview:
-    """Read the aligned range around the requested range; return a view of the requested range.
+    """Return a view of the requested range, after reading the aligned range around it.
 
     The view is shorter if the file ends within the requested range. Raise OSError if the read
     fails.

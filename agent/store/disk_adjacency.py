@@ -1,11 +1,12 @@
-"""Distance on the disk between block files and damaged chunks, by their extents.
+"""Distance on the disk between block files and damaged chunks.
 
-The kernel's FIEMAP ioctl gives the extents of the damaged chunks and of every block file of the
-volume. The distance of a replica is the distance of its nearest extent, in bytes.
+The kernel's FIEMAP ioctl returns the extents of the damaged chunks and of every block file of the
+volume. The distance of a replica is the distance in bytes between a damaged extent and the nearest
+extent of the replica's files.
 
-Disk damage affects neighbouring sectors: the neighbours of a bad sector are the most likely to be
-bad, too (Bairavasundaram et al., "An Analysis of Latent Sector Errors in Disk Drives", SIGMETRICS
-2007). No file system can map a sector to its file, so every block file of the volume is mapped.
+The sectors next to a bad sector are the most likely to be bad, too (Bairavasundaram et al., "An
+Analysis of Latent Sector Errors in Disk Drives", SIGMETRICS 2007). No file system can map a sector
+to its file. Therefore, this module maps every block file of the volume.
 """
 
 import os
@@ -24,7 +25,7 @@ OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class DamagedExtent:
-    """A damaged chunk of a block."""
+    """A damaged chunk: its container, its block, and its byte range in the block."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -34,20 +35,20 @@ class DamagedExtent:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """Extents of one block file or pack."""
+    """The extents (ranges on the device) of one block file or pack file."""
 
     container_id: ContainerId
     extents: tuple[Extent, ...]
 
 
 class StoreDiskMap:
-    """Extents of the block files of a store."""
+    """Reads the extents of the block files of a store from the file system."""
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
 
     def replicas(self, volume_id: str) -> list[ContainerId]:
-        """Return the replicas of a volume in a state that can be scanned, by ascending id."""
+        """Return the container ids of a volume's replicas that can be scanned, ascending."""
         return [
             ContainerId(container_id)
             for _, replicas in self._store.columns(volume_id)
@@ -55,10 +56,10 @@ class StoreDiskMap:
         ]
 
     def bad(self, places: Iterable[DamagedExtent]) -> list[Extent]:
-        """Return the extents of damaged chunks on their device. Chunks whose files are gone are
-        omitted.
+        """Return the extents on the device of these damaged chunks.
 
-        Raise OSError; its errno is one of `fiemap.NOT_SUPPORTED` if the file system has no FIEMAP.
+        Omit chunks whose files no longer exist. Raise OSError if the extents cannot be read. Its
+        errno is one of `fiemap.NOT_SUPPORTED` if the file system has no FIEMAP.
         """
         found: list[Extent] = []
         for place in places:
@@ -74,8 +75,10 @@ class StoreDiskMap:
         return found
 
     def files(self, container_ids: Iterable[ContainerId]) -> Iterator[MappedFile]:
-        """Yield every block file of these replicas with its extents. Raise OSError if a
-        file cannot be mapped."""
+        """Yield the extents of every block file and pack file of these replicas.
+
+        Omit files that no longer exist. Raise OSError if the extents of a file cannot be read.
+        """
         for container_id in container_ids:
             try:
                 chunks = self._store.paths(container_id).chunks
@@ -97,8 +100,11 @@ def _mapped(path: os.PathLike[str], offset: int = 0, length_bytes: int = 1 << 62
 
 
 def distance(bad: Sequence[Extent], extents: Iterable[Extent]) -> int:
-    """Return the distance on the device, in bytes, between the nearest extents of the two lists; 0
-    if they touch. Neither list may be empty. No I/O."""
+    """Return the smallest distance between an extent in `bad` and one in `extents`.
+
+    The unit is bytes on the device. Return 0 if two extents overlap or touch. Neither argument may
+    be empty. No I/O.
+    """
     return min(_between(one, other) for one in extents for other in bad)
 
 

@@ -1,7 +1,7 @@
 """Reports of failed store calls, which trigger checks of the volume or scans of the replica.
 
 A failed read is the first sign of a failing disk, and a read by a client may fail days before the
-next scan. The report does not replace the error, which the caller gets as well.
+next scan. The caller of the store receives the error in addition to the report.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,11 @@ from suture.errors import Code, SutureError, VolumeFailed
 
 @dataclass(frozen=True, slots=True)
 class StoreFailure:
-    """A failed call. `is_disk` means that the device or the index returned an error. Otherwise the
-    replica lacks data that it should have."""
+    """A store call that failed.
+
+    `is_disk` is True if the device or the index returned an error. It is False if the replica lacks
+    data that it should have.
+    """
 
     container_id: ContainerId
     is_disk: bool
@@ -21,6 +24,8 @@ class StoreFailure:
 
 
 def is_trouble(error: SutureError) -> bool:
-    """Return whether a broken disk may have caused the error. Return False for a busy host or a
-    full disk."""
+    """Return whether a broken disk may have caused the error.
+
+    Return False for a busy host or a full disk.
+    """
     return isinstance(error, VolumeFailed) or error.code is Code.UNAVAILABLE

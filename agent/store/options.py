@@ -17,13 +17,13 @@ PACKED_COUNT_MIN: Final = 1024
 
 
 def wall_clock_ms() -> int:
-    """Return the wall clock in milliseconds."""
+    """Return the wall clock time in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """Limits and policies of one datanode's store."""
+    """Limits and policies of the store of one datanode."""
 
     algorithm: Algorithm = Algorithm.XXH3_64
     """Checksum algorithm of new trees."""
@@ -36,7 +36,7 @@ class StoreOptions:
     lmdb_map_bytes: int = 16 * GiB
     """Size of the LMDB map in address space, not on disk; the agent grows it when it is full."""
     verification_keep_ms: int = 0
-    """Retention of verification log files; 0 = unlimited."""
+    """Milliseconds for which verification log files are kept. If it is 0, all files are kept."""
     verification_file_bytes_max: int = 4 * MiB
     """Size at which a new verification log file begins: about 8,000 entries."""
     software: str = ""

@@ -1,4 +1,4 @@
-"""Measurement of a volume's read speed past the page cache, using its existing files."""
+"""Measurement of the read speed of a volume past the page cache, with its existing files."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -17,8 +17,10 @@ UNKNOWN: Final = 0.0
 
 
 def measured_bytes_per_s(volume: Volume) -> float:
-    """Return the speed of sequential reads in bytes per second; UNKNOWN if the volume has too
-    little data."""
+    """Return the speed of sequential reads in bytes per second.
+
+    Return UNKNOWN if the volume has too little data for a measurement.
+    """
     read_bytes = 0
     begun_s = perf_counter()
     for length_bytes in _reads(volume):
@@ -30,8 +32,10 @@ def measured_bytes_per_s(volume: Volume) -> float:
 
 
 def _reads(volume: Volume) -> Iterator[int]:
-    """Read block files of a few replicas; yield the number of bytes of each read. End at an
-    error."""
+    """Read block files of a few replicas.
+
+    Yield the number of bytes of each read. Stop at an error.
+    """
     with volume.index.read() as rows:
         container_ids = [key for key, _ in islice(rows.replicas(), REPLICAS_MAX)]
     for container_id in container_ids:

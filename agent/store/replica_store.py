@@ -5,7 +5,8 @@ and `findings`. Scans use `begin_scan` and `commit_scan`, and reconcile uses `re
 `view`, `writer` and `repair` returns a handle for one replica.
 
 Only `agent/store` accesses volumes. The store takes no locks. Callers that change a replica hold
-its lease (agent/leases.py). LMDB admits one writer at a time. Reads need neither lease nor lock.
+its lease (agent/leases.py). LMDB allows one writer at a time. Reads need neither a lease nor a
+lock.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -62,13 +63,19 @@ H = TypeVar("H", bound=ReplicaHandle)
 
 
 class ReplicaStore:
-    """All replicas of one datanode: its volumes (`volume_set`) and their service modes
-    (`services`)."""
+    """All replicas of one datanode.
+
+    `volume_set` has the volumes with their replicas, and `services` the service mode of each
+    volume.
+    """
 
     def __init__(
         self, volume_set: VolumeSet, options: StoreOptions, *, cluster_id: str, datanode_id: str
     ) -> None:
-        """Internal. Callers use `open`, which also recovers after a crash."""
+        """Create the store from open volumes.
+
+        Callers use `open`, which also recovers after a crash.
+        """
         self._options = options
         self.cluster_id, self.datanode_id = cluster_id, datanode_id
         self.volume_set = volume_set
@@ -89,10 +96,10 @@ class ReplicaStore:
     ) -> Self:
         """Open the volumes of a datanode, format empty ones, and recover after a crash.
 
-        A volume that does not work, or that belongs to another datanode, is not opened. `volumes`
-        lists it as failed. Raise `SutureError`, with no volume open, if no volume works, or if
-        another agent uses one. With `keeps_failed`, a datanode without working volumes is opened,
-        too, so that it can report its failed volumes.
+        A volume that does not work, or that belongs to another datanode, is not opened, and
+        `volumes` lists it as failed. Raise `SutureError`, with no volume open, if no volume works,
+        or if another agent uses one. With `keeps_failed`, open the store even if no volume works,
+        so that the datanode can report its failed volumes.
         """
         long_crcs()  # loads libraries now, because file descriptors may run out later
         chosen = options or StoreOptions()
@@ -126,8 +133,10 @@ class ReplicaStore:
         return self._options.algorithm
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
-        """Return the facts of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)` if there is
-        none."""
+        """Return the facts of one replica.
+
+        Raise `RefusedError(CONTAINER_NOT_FOUND)` if it does not exist.
+        """
         volume = self._volume(container_id)
         with volume.index.read() as rows:
             return facts_of(container_id, volume.volume_id, rows.replica(container_id))
@@ -135,15 +144,19 @@ class ReplicaStore:
     def replicas(
         self, start: int = 0, count: int | None = None, *, volume_id: str = ""
     ) -> list[ReplicaFacts]:
-        """Return at most `count` replicas by ascending id, beginning with container `start`.
-        `volume_id` restricts them to one volume."""
+        """Return at most `count` replicas by ascending id, from container `start` on.
+
+        If `volume_id` is not "", return only the replicas on this volume.
+        """
         here = (v for v in self.volume_set.working if volume_id in {"", v.volume_id})
         facts = [one for v in here for one in islice(self._replicas_on(v, start), count)]
         return sorted(facts, key=lambda fact: fact.container_id)[:count]
 
     def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
-        """Yield the id of each volume with its replicas as columns. `volume_id` selects one
-        volume."""
+        """Yield (volume id, its replicas as columns) for each volume.
+
+        If `volume_id` is not "", yield only this volume.
+        """
         here = (v for v in self.volume_set.working if volume_id in {"", v.volume_id})
         return (
             (volume.volume_id, served_columns(volume, self.volume_set.places)) for volume in here
@@ -159,7 +172,10 @@ class ReplicaStore:
                     yield facts_of(container_id, volume.volume_id, row)
 
     def replica_ids(self) -> list[ContainerId]:
-        """Return the ids of all served replicas, including those with unreadable rows."""
+        """Return the ids of all served replicas, in ascending order.
+
+        This includes the replicas with damaged rows.
+        """
         return sorted(self.volume_set.places.copy())
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
@@ -167,11 +183,11 @@ class ReplicaStore:
         return self._volume(container_id).paths(container_id)
 
     def pack(self, container_id: ContainerId) -> PackIndex:
-        """Return the index of a replica's pack."""
+        """Return access to the index rows of a replica's packed blocks."""
         return PackIndex(self._volume(container_id).index, container_id)
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return the replica's generation, which grows with every change of the tree's contents."""
+        """Return the generation of a replica, which increases with every change of its data."""
         with self._volume(container_id).index.read() as rows:
             return rows.replica(container_id).generation
 
@@ -185,8 +201,12 @@ class ReplicaStore:
         origin_datanode_id: str = "",
         state: ReplicaState = ReplicaState.OPEN,
     ) -> ReplicaFacts:
-        """Create a replica on the volume with the most free space. Return the existing replica if
-        it has the same state and index. Reconstruction creates a replica in state RECOVERING."""
+        """Create a replica on the volume with the most free space.
+
+        Return the existing replica if it has the same state and index. Raise
+        `RefusedError(CONTAINER_EXISTS)` if these differ. A reconstruction creates a replica in
+        state RECOVERING.
+        """
         check_new(container_id, replica_index, state)
         if container_id in self.volume_set.places or container_id in self.volume_set.lost:
             return check_same(self.replica(container_id), replica_index, state)
@@ -199,7 +219,7 @@ class ReplicaStore:
             created_at_ms=self._options.now_ms(),
         )
         create_replica(volume, container_id, row)
-        if self.services.of(volume.volume_id).mode is VolumeMode.RETIRED:  # retired meanwhile
+        if self.services.of(volume.volume_id).mode is VolumeMode.RETIRED:  # since the choice
             delete_replica(volume, container_id, force=True)
             raise UnavailableError(
                 Code.BUSY,
@@ -209,11 +229,13 @@ class ReplicaStore:
         return self._appear(container_id, volume, row)
 
     def begin_arrival(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve space for a replica from another datanode. The caller calls `finish_arrival` if
-        all data arrived, and `discard` in any case. `submit` runs work in other threads.
+        """Reserve space for a replica that is imported from another datanode.
 
-        Raise `RefusedError(CONTAINER_EXISTS)` if the replica exists. Raise `UnavailableError`: BUSY
-        if too many imports are running or the container is being imported, or DISK_OUT_OF_SPACE.
+        The caller calls `finish_arrival` if all data has arrived, and `discard` in any case.
+        `submit` runs work in other threads. Raise `RefusedError(CONTAINER_EXISTS)` if the replica
+        exists. Raise `UnavailableError(BUSY)` if too many imports are running or the container is
+        being imported already, and `UnavailableError(DISK_OUT_OF_SPACE)` if no volume has enough
+        space.
         """
         check_id(announced.container_id, "container id")
         self._check_absent(announced.container_id)
@@ -226,37 +248,46 @@ class ReplicaStore:
         return self._appear(container_id, arrival.volume, arrival.publish(received))
 
     def writer(self, container_id: ContainerId) -> ReplicaWriter:
-        """Return the handle for client writes to one replica. The caller holds the lease for each
-        write."""
+        """Return the handle for client writes to one replica.
+
+        The caller holds the lease for each write.
+        """
         return self._handle(ReplicaWriter, container_id)
 
     def begin_blocks(self, container_id: ContainerId, submit: Submit | None = None) -> NewBlocks:
-        """Begin to receive complete new blocks of a container. The caller ends the call with
-        `discard`. `submit` runs writes in other threads."""
+        """Begin to receive complete new blocks of a container.
+
+        The caller calls `discard` at the end. `submit` runs writes in other threads.
+        """
         volume = self._volume(container_id)
         return NewBlocks(volume, self._options, container_id, self.on_trouble, submit)
 
     def close_container(
         self, container_id: ContainerId, *, bcsid: int = 0, force: bool = False
     ) -> ReplicaFacts:
-        """Close a replica. It becomes CLOSED if it has reached `bcsid` or `force` is set, and
-        otherwise QUASI_CLOSED."""
+        """Close a replica.
+
+        The replica becomes CLOSED if its BCSID has reached `bcsid` or `force` is set, and otherwise
+        QUASI_CLOSED.
+        """
         close_replica(self._handle(ReplicaHandle, container_id), bcsid=bcsid, force=force)
         self.on_change(container_id)
         return self.replica(container_id)
 
     def expire_recovery(self, container_id: ContainerId) -> None:
-        """Mark an abandoned RECOVERING replica as UNHEALTHY. The replica cannot become healthy
-        again."""
+        """Mark an abandoned RECOVERING replica as UNHEALTHY. It cannot become healthy again."""
         move_state(self._volume(container_id), container_id, ReplicaEvent.EXPIRED)
         self.on_change(container_id)
 
     def delete_container(
         self, container_id: ContainerId, *, force: bool = False, proof: str = ""
     ) -> None:
-        """Delete a replica. An open or non-empty replica is only deleted with `force`. `proof` is
-        written to the verification log. If files could not be removed, call `on_trouble`, which
-        checks the volume. Raise `UnavailableError(BUSY)` if two volumes have the replica."""
+        """Delete a replica. An open or non-empty replica is deleted only with `force`.
+
+        `proof` is written to the verification log. If files could not be removed, call
+        `on_trouble`, which causes a check of the volume. Raise `UnavailableError(BUSY)` if two
+        volumes have the replica.
+        """
         volume = self._volume(container_id)
         self.services.require_no_second(container_id)
         left = with_ballast(
@@ -272,8 +303,11 @@ class ReplicaStore:
     def free_blocks(
         self, container_id: ContainerId, ids: Collection[BlockId], kept: Collection[BlockId] = ()
     ) -> DeleteResult:
-        """Delete blocks of a closed replica. The data of the `kept` blocks goes to quarantine. If
-        files could not be removed, call `on_trouble`, which checks the volume."""
+        """Delete blocks of a closed replica.
+
+        The data of the blocks in `kept` is moved to quarantine. If files could not be removed, call
+        `on_trouble`, which causes a check of the volume.
+        """
         replica = self._handle(ReplicaHandle, container_id)
         delete = partial(delete_blocks, replica, ids, kept)
         deleted = with_ballast(replica.volume.layout, self._options.reserve_bytes, delete)
@@ -286,8 +320,10 @@ class ReplicaStore:
     # -- reading
 
     def view(self, container_id: ContainerId) -> LocalReplicaView:
-        """Return the handle for reads of one replica. Raise `RefusedError(CONTAINER_NOT_FOUND)` if
-        there is none."""
+        """Return the handle for reads of one replica.
+
+        Raise `RefusedError(CONTAINER_NOT_FOUND)` if the replica does not exist.
+        """
         return self._handle(LocalReplicaView, container_id)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
@@ -301,17 +337,20 @@ class ReplicaStore:
         return begin_scan(self._volume(container_id), container_id)
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Store the progress of a scan. `commit_scan` deletes it."""
+        """Store the progress of a scan durably. `commit_scan` deletes the progress."""
         keep_cursor(self._volume(container_id), container_id, cursor)
 
     def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an interrupted scan; None if the scan has to begin at the start."""
+        """Return the progress of an interrupted scan.
+
+        Return None if the scan has to begin at the start.
+        """
         return kept_cursor(self._volume(container_id), container_id)
 
     def commit_scan(
         self, base: ScanBase, outcome: ScanOutcome, *, is_whole: bool = True
     ) -> ScanCommit:
-        """Make a scan's result durable if the replica has not changed since `begin_scan`."""
+        """Make the result of a scan durable, if the replica has not changed since `begin_scan`."""
         container_id = base.facts.container_id
         replica = self._handle(ReplicaHandle, container_id)
         commit = commit_scan(replica, base.generation, outcome, is_whole=is_whole)
@@ -322,10 +361,10 @@ class ReplicaStore:
     def log_verdict(
         self, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool = True
     ) -> None:
-        """Write the result of a read to the verification log before the agent acts on it.
+        """Write the result of a scan to the verification log, before the agent acts on the result.
 
-        `why` is the reason if the result is held back, and otherwise "". Nothing is logged for a
-        replica that no longer exists.
+        `why` is the reason if the result is held back, which means that it is not committed.
+        Otherwise, `why` is "". Nothing is logged for a replica that no longer exists.
         """
         if (volume := self.volume_set.places.get(base.facts.container_id)) is not None:
             log_verdict(volume.verification, base, outcome, why=why, is_whole=is_whole)
@@ -333,7 +372,10 @@ class ReplicaStore:
     def findings(
         self, container_id: ContainerId | None = None, *, start: int = 0, count: int = FINDINGS_MAX
     ) -> list[ScanFinding]:
-        """Return unresolved findings of one container, or of all containers from `start` on."""
+        """Return at most `count` unresolved findings of one container.
+
+        Without a container id, return findings of all containers, from container `start` on.
+        """
         bound = min(count, FINDINGS_MAX)
         if container_id is not None:
             with self._volume(container_id).index.read() as rows:
@@ -343,41 +385,56 @@ class ReplicaStore:
         )
 
     def repair(self, container_id: ContainerId) -> ReplicaRepair:
-        """Return the handle for repairs of one replica. The caller holds the lease while it uses
-        the handle."""
+        """Return the handle for repairs of one replica.
+
+        The caller holds the lease while it uses the handle.
+        """
         return self._handle(ReplicaRepair, container_id)
 
     def install_chunks(
         self, container_id: ContainerId, offers: Sequence[OfferedChunk]
     ) -> frozenset[int]:
-        """Install the offered chunks together. Return the positions of the installed chunks in
-        `offers`. The caller holds the lease, and installs the other chunks one by one."""
+        """Install offered chunks together.
+
+        Return the positions in `offers` of the installed chunks. The caller holds the lease, and
+        installs the other chunks one by one.
+        """
         return install_batch(self._handle(ReplicaHandle, container_id), offers)
 
     def keep_evidence(self, container_id: ContainerId, pieces: Mapping[str, bytes]) -> None:
-        """Store evidence about a replica in its volume's quarantine. The keys of `pieces` are
-        descriptions."""
+        """Store evidence about a replica in the quarantine of its volume.
+
+        The keys of `pieces` describe the pieces of evidence.
+        """
         keep_evidence(self._handle(ReplicaHandle, container_id), pieces)
 
     def volume_id(self, container_id: ContainerId) -> str:
-        """Return the id of the volume that serves a replica; "" if no volume serves it. No disk is
-        read."""
+        """Return the id of the volume that serves a replica, or "" if no volume serves it.
+
+        This reads no disk.
+        """
         return volume.volume_id if (volume := self.volume_set.places.get(container_id)) else ""
 
     # -- helpers
 
     def _appear(self, container_id: ContainerId, volume: Volume, row: ReplicaRow) -> ReplicaFacts:
-        """Serve a replica that was created on `volume`."""
+        """Start to serve a replica that was created on `volume`. Return its facts.
+
+        Raise `VolumeFailed` if the volume has failed in the meantime.
+        """
         self.volume_set.places[container_id] = volume
-        if volume not in self.volume_set.working:  # fenced meanwhile
+        if volume not in self.volume_set.working:  # the volume failed meanwhile
             self.volume_set.places.pop(container_id, None)
             raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} has failed")
         self.on_change(container_id)
         return facts_of(container_id, volume.volume_id, row)
 
     def _check_absent(self, container_id: ContainerId, *, arriving: bool = False) -> None:
-        """Raise an error if the datanode already has the replica: served, lost with its volume,
-        unloadable, or (unless `arriving`) being imported."""
+        """Raise an error if the datanode already has the replica.
+
+        The replica may be served, on a failed volume, or not loadable. Raise `RefusedError` in
+        these cases. Raise `UnavailableError` if the replica is being imported, unless `arriving`.
+        """
         why = ""
         if container_id in self.volume_set.places:
             why = f"is here, {self.replica(container_id).state}"

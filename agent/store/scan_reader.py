@@ -1,6 +1,6 @@
 """Reader of one replica for a scan: its rows, files and descriptor.
 
-Data is read past the page cache. Each scan has its own reader and buffers, and runs in one thread.
+Data is read past the page cache. Each scan runs in one thread, with its own reader and buffers.
 """
 
 import contextlib
@@ -53,8 +53,8 @@ Decoded = TypeVar("Decoded")
 class StoreReplicaReader:
     """A replica on a volume, as the scanner reads it (`scanner.ports.ReplicaReader`).
 
-    The reader keeps the chunks directory open until `close`, which makes opening a file cheap. The
-    scan therefore does not mix two replicas if the directory is replaced during the scan.
+    The reader keeps the directory of block files open until `close`. This makes the opening of a
+    file cheap, and the scan does not mix two replicas if the directory is replaced during the scan.
     """
 
     def __init__(
@@ -68,9 +68,11 @@ class StoreReplicaReader:
         pieces: ReadSplitting | None = None,
         insists: bool = False,
     ) -> None:
-        """Begin to read the replica of the scan's `base`. With `insists`, a persistent read error
-        is reported as damage (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed or
-        RefusedError if the replica cannot be opened."""
+        """Begin to read a replica. `base` is its state at the start of the scan.
+
+        With `insists`, a persistent read error is reported as damage (scanner.unreadable_verdict).
+        Raise VolumeFailed, BlockFailed or RefusedError if the replica cannot be opened.
+        """
         self._insists = insists
         self._directory_error: OSError | None = None
         self._store = store
@@ -84,17 +86,17 @@ class StoreReplicaReader:
         self._kept = QuarantinedPieces(folder, container_id)
         self._pack = store.pack(container_id)
         self._packed = self._pack.blocks()
-        self._window = memoryview(b"")  # part of the pack in the first buffer
+        self._window = memoryview(b"")  # part of the pack file that is in the first buffer
         self._window_offset = 0
-        self._apart_until = 0  # blocks of the pack below this offset are read one by one
+        self._apart_until = 0  # packed blocks below this offset are read one by one
         self._directory_fd = self._opened_directory()
         self._pack_fd = self._opened_pack()
 
     def _opened_directory(self) -> int:
-        """Open the chunks directory. Return ABSENT_FD if it is missing on a mounted volume.
+        """Open the directory of block files. Return ABSENT_FD if it is missing.
 
-        Raise VolumeFailed if the volume is absent, because an unmounted disk is not a damaged
-        replica.
+        Raise VolumeFailed if the complete volume is missing, because an unmounted disk does not
+        mean that the replica is damaged.
         """
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
         with block_errors(self._paths.chunks):
@@ -111,8 +113,11 @@ class StoreReplicaReader:
         return ABSENT_FD
 
     def _opened_pack(self) -> int:
-        """Open the pack, to read many blocks at once. Return ABSENT_FD if there is no pack, or it
-        cannot be opened with O_DIRECT; the blocks are then read one by one."""
+        """Open the pack file, to read many blocks at once.
+
+        Return ABSENT_FD if there is no pack file, or if it cannot be opened with O_DIRECT. The
+        blocks are then read one by one.
+        """
         if self._directory_fd == ABSENT_FD or not self._direct or not len(self._packed):
             return ABSENT_FD
         try:
@@ -125,7 +130,7 @@ class StoreReplicaReader:
         return ABSENT_FD
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close the directory and the pack file."""
         for fd in (self._directory_fd, self._pack_fd):
             if fd != ABSENT_FD:
                 os.close(fd)
@@ -133,23 +138,23 @@ class StoreReplicaReader:
 
     @property
     def container_id(self) -> ContainerId:
-        """Container of this replica."""
+        """Id of the container of this replica."""
         return self._container_id
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the metadata rows by ascending block id."""
+        """Yield (block id, raw row) for each committed block, by ascending id."""
         return self._store.view(self._container_id).block_rows()
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the current row of a block; None if it has none."""
+        """Return the current raw row of a block, or None if it has none."""
         return self._store.view(self._container_id).block_row(block_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the deleted blocks and their checksums."""
+        """Return the checksums in the tombstones of deleted blocks, by block id."""
         return self._store.view(self._container_id).tombstones()
 
     def open_block(self, block_id: BlockId) -> BlockFile:
-        """Open the block's file. Raise FileNotFoundError if there is none."""
+        """Open the file with the bytes of a block. Raise FileNotFoundError if there is none."""
         if self._directory_error is not None:
             raise self._directory_error
         if self._directory_fd == ABSENT_FD:
@@ -168,8 +173,8 @@ class StoreReplicaReader:
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
         """Read a small block in three system calls: open, read, close.
 
-        The read requests one byte more than the block's length, which detects a file that is too
-        long. `open_block` handles all other cases.
+        The read requests one byte more than the length of the block, which detects a file that is
+        too long. If the file cannot be read in this way, read it with `open_block`.
         """
         packed = self._packed.of(block_id)
         if packed is not None:
@@ -186,8 +191,11 @@ class StoreReplicaReader:
         return self._read_whole_slowly(block_id, length_bytes) if view is None else view
 
     def _read_packed(self, block_id: BlockId, packed: PackedPlace, length_bytes: int) -> memoryview:
-        """Return a packed block from a window of the pack. Read the window in one call if it does
-        not contain the block yet."""
+        """Return a packed block from the buffered part of the pack file.
+
+        If the buffered part does not contain the block, first read WINDOW_BYTES from the block on,
+        in one call.
+        """
         start = packed.offset - self._window_offset
         if not 0 <= start <= start + packed.length_bytes <= len(self._window):
             if self._pack_fd == ABSENT_FD or packed.offset < self._apart_until:
@@ -211,21 +219,26 @@ class StoreReplicaReader:
             file.close()
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
-        """Yield the quarantined bytes that repairs replaced at this offset, newest first."""
-        with contextlib.suppress(OSError):  # not needed for the verdict
+        """Yield the old bytes of a chunk that repairs moved to quarantine, newest first."""
+        with contextlib.suppress(OSError):  # the result of the scan does not need it
             yield from self._kept.of(block_id, offset)
 
     def is_current(self) -> bool:
-        """Return whether the replica still has the generation that it had when the scan began."""
+        """Return whether the replica is unchanged since the start of the scan.
+
+        A replica is unchanged if it has the same generation.
+        """
         return self._store.generation(self._container_id) == self._base.generation
 
     def settled(self, outcome: ScanOutcome, _spend: Callable[[int], bool]) -> ScanOutcome:
-        """Return the outcome unchanged: each row was read after its bytes, so no check is
-        pending."""
+        """Return the outcome unchanged.
+
+        No further check is needed, because this reader read each row after its bytes.
+        """
         return outcome
 
     def structure(self) -> Structure:
-        """List the replica's files and check descriptor, tree file and directories."""
+        """List the files of the replica, and check its descriptor, tree file and directories."""
         faults: list[StructureFault] = []
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
             missing = f"{kind_at(self._paths.chunks)} is at {self._paths.chunks}"
@@ -249,8 +262,10 @@ class StoreReplicaReader:
         return Structure(tuple(faults), block_files, expected, count_min)
 
     def _list(self) -> tuple[U64s, list[str]]:
-        """Return the ids of blocks that have data on disk, ascending, and the names of foreign
-        files."""
+        """Return the ids of blocks that have data on disk, and the names of foreign files.
+
+        The ids are in ascending order. At most FOREIGN_NAMES_MAX names are returned.
+        """
         ids: array[int] = array("Q")
         foreign: list[str] = []
         has_pack = False
@@ -283,7 +298,10 @@ class StoreReplicaReader:
         return []
 
     def _stored_tree(self, faults: list[StructureFault]) -> Tree | None:
-        """Read the tree file, and append its faults to `faults`. Return None if it is unusable."""
+        """Read the tree file, and append its faults to `faults`.
+
+        Return None if the tree cannot be used.
+        """
         known = self._base.facts.tree
         path = self._paths.tree
         try:
@@ -308,18 +326,21 @@ class StoreReplicaReader:
         return tree
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Return the evidence that a file is unreadable. Raise the error again if it is
-        transient."""
+        """Return a text that reports a file as unreadable.
+
+        Raise the error again if it is transient.
+        """
         known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
         return f"{path.name}: read failed with {name_of(known)}"
 
     def _expected_blocks(self, tree: Tree | None, block_files: U64s) -> U64s:
-        """Return the blocks that the replica is known to have had.
+        """Return the ids of the blocks that the replica is known to have had.
 
-        A tree omits a block whose data and row were both lost, so only the findings name it. If the
-        findings do not name all lost blocks, every block that has a file is included.
+        If a block has lost both its data and its row, the tree omits it, and only the findings name
+        it. If the findings do not name all lost blocks, the result includes every block that has a
+        file.
         """
         damage = [one for one in self._store.findings(self._container_id) if one.is_damage]
         lost = [one.block_id for one in damage if one.block_id > 0]  # findings about one block
@@ -330,8 +351,11 @@ class StoreReplicaReader:
 
 
 def _twice(decode: "Callable[[Callable[[Path, int, int], bytes] | None], Decoded]") -> Decoded:
-    """Read and decode a small file. If it is damaged, read it again from the disk, past the page
-    cache, before reporting the damage."""
+    """Read and decode a small file.
+
+    If it is damaged, read it again from the disk, past the page cache. Raise `DamagedData` only if
+    the second read is damaged, too.
+    """
     try:
         return decode(None)
     except DamagedData:

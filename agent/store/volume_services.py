@@ -1,5 +1,4 @@
-"""Service mode of each volume (in service, read-only, retiring), and moves of replicas between
-volumes.
+"""Service mode of each volume, and moves of replicas between the volumes of a host.
 
 A move has these steps:
 
@@ -16,8 +15,8 @@ continues.
 A volume that does not retire can also have a second replica of a container. Two causes are a
 cancelled retirement, and a disk that was absent while the container was copied to another volume.
 The second replica is reported as not served. It is removed with `drop_moved`, like the original of
-a move. Until then, the served replica is neither deleted nor moved, because a start would then
-serve the second one.
+a move. Until then, the served replica is neither deleted nor moved. Otherwise, the next start of
+the agent would serve the second replica.
 """
 
 import os
@@ -50,8 +49,10 @@ from suture.errors import Code, RefusedError, UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class RemainingReplica:
-    """A replica that is still on a volume. `is_served` is False if another volume serves the
-    container."""
+    """A replica that is still on a volume.
+
+    `is_served` is False if another volume serves the container.
+    """
 
     container_id: ContainerId
     state: ReplicaState
@@ -61,8 +62,10 @@ class RemainingReplica:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A volume's entry in the volume registry: its path, and whether an operator added it at run
-    time."""
+    """The entry of a volume in the volume registry.
+
+    `is_added` is True if an operator added the volume at run time.
+    """
 
     volume: Volume
     path: str
@@ -70,7 +73,7 @@ class _Entry:
 
 
 class VolumeModes:
-    """Service modes of the volumes in a `VolumeSet`."""
+    """The service modes of the volumes in a `VolumeSet`, and the moves between these volumes."""
 
     def __init__(
         self, volumes: VolumeSet, options: StoreOptions, on_change: Callable[[ContainerId], None]
@@ -82,15 +85,18 @@ class VolumeModes:
         self._forgotten: dict[str, _Entry] = {}  # retired volumes; they can return to service
 
     def of(self, volume_id: str) -> VolumeUse:
-        """Return the service mode of a volume; the default mode if the volume is not open."""
+        """Return the service mode of a volume, or the default mode if the volume is not open."""
         for volume in self._set.working:
             if volume.volume_id == volume_id:
                 return self._service_of(volume)
         return VolumeUse()
 
     def change(self, volume_id: str, mode: VolumeMode, *, target_id: str = "") -> VolumeUse:
-        """Change the service mode of a volume durably. Raise RefusedError, with nothing changed, if
-        no other volume is in service, or if `target_id` is not in service."""
+        """Change the service mode of a volume durably.
+
+        Raise RefusedError, with nothing changed, if no other volume is in service, or if the volume
+        `target_id`, to which the replicas are moved, is not in service.
+        """
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         others = [other for other in self.in_service() if other is not volume]
@@ -116,7 +122,7 @@ class VolumeModes:
         service = VolumeUse(mode, target_id, total_bytes, self._options.now_ms())
         if (
             before.mode is VolumeMode.RETIRED
-        ):  # first, so that a start opens the volume and finds data acknowledged on it
+        ):  # before the mode, so that the next start opens the volume
             own = _Entry(volume, str(volume.layout.volume), is_added=True)
             self._remember(self._forgotten.get(volume_id, own))
         if before.mode is VolumeMode.RETIRING:
@@ -128,7 +134,7 @@ class VolumeModes:
         return tuple(v for v in self._set.working if self._service_of(v).takes_replicas)
 
     def left_on(self, volume_id: str) -> list[RemainingReplica]:
-        """Return the replicas on a volume, by ascending id."""
+        """Return all replicas on a volume, by ascending id, served or not."""
         volume = self._set.by_id(volume_id)
         with volume.index.read() as rows:
             found = [(key, row) for key, row in rows.replicas() if isinstance(row, ReplicaRow)]
@@ -138,9 +144,11 @@ class VolumeModes:
         ]
 
     def seconds_on(self, volume_id: str) -> list[RemainingReplica]:
-        """Return the replicas on this volume that are reported as not served, and whose container
-        another volume serves. Return an empty list for a retiring volume, because `left_on`
-        returns all replicas of such a volume."""
+        """Return the replicas on this volume whose container another volume serves.
+
+        Only replicas that are reported as not served are returned. For a retiring volume, the list
+        is empty, because `left_on` returns all replicas of such a volume.
+        """
         volume = self._set.by_id(volume_id)
         told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
         return [
@@ -151,17 +159,19 @@ class VolumeModes:
         ]
 
     def is_still(self, volume_id: str, left: RemainingReplica) -> bool:
-        """Return True if the replica is still on the volume and is still served (or, if
-        `left.is_served` is False, still not served) from this volume."""
+        """Return whether the replica is still on the volume, and served or not as before."""
         volume = self._set.by_id(volume_id)
         if left.is_served:
             return self._set.places.get(left.container_id) is volume
         return volume in self._set.others(left.container_id)
 
     def begin_move(self, announced: ImportSpec, submit: Submit | None = None) -> ReplicaImport:
-        """Reserve space on another volume for a replica on a retiring volume. Raise the errors of
-        `begin_arrival`, and `UnavailableError(BUSY)` if another volume already has a replica of the
-        container. The caller holds the container's lease until the move ends."""
+        """Reserve space on another volume for a replica on a retiring volume.
+
+        Raise the same errors as `begin_arrival`. Raise `UnavailableError(BUSY)` if another volume
+        already has a replica of the container. The caller holds the container's lease until the
+        move ends.
+        """
         source = self._retiring(announced.container_id)
         for other in self._set.others(announced.container_id):
             raise UnavailableError(
@@ -177,10 +187,12 @@ class VolumeModes:
     def begin_arrival(
         self, announced: ImportSpec, targets: Sequence[Volume], submit: Submit | None = None
     ) -> ReplicaImport:
-        """Reserve space for a replica on one of `targets`. Raise the errors of
-        `ReplicaImports.begin`, and `UnavailableError(BUSY)` if the chosen volume no longer accepts
-        replicas. The service mode of this volume is checked after the reservation. A volume whose
-        mode changes later is not retired before the reserved import ends."""
+        """Reserve space for a replica on one of the volumes `targets`.
+
+        Raise the same errors as `ReplicaImports.begin`. Raise `UnavailableError(BUSY)` if the
+        chosen volume no longer accepts replicas. The service mode of this volume is checked after
+        the reservation. A volume whose mode changes later is not retired before the import ends.
+        """
         arrival = self._set.arrivals.begin(announced, targets, submit)
         if not self._service_of(arrival.volume).takes_replicas:
             arrival.discard()
@@ -192,12 +204,12 @@ class VolumeModes:
         return arrival
 
     def finish_move(self, arrival: ReplicaImport, received: ImportVerdict) -> ReplicaFacts:
-        """Commit the copy, and serve it instead of the original."""
+        """Commit the copy of a replica, and serve it instead of the original."""
         container_id = arrival.announced.container_id
         source = self._retiring(container_id)
         row = arrival.publish(received)
         self._set.places[container_id] = arrival.volume
-        if arrival.volume not in self._set.working:  # fenced meanwhile
+        if arrival.volume not in self._set.working:  # the volume failed meanwhile
             self._set.places[container_id] = source
         self._on_change(container_id)
         return facts_of(container_id, self._set.places[container_id].volume_id, row)
@@ -205,8 +217,8 @@ class VolumeModes:
     def drop_moved(self, volume_id: str, container_id: ContainerId) -> None:
         """Delete a replica that another volume serves, for example the original of a move.
 
-        Raise RefusedError(INELIGIBLE) unless the served copy was read completely and is at least as
-        good as this replica.
+        Raise RefusedError(INELIGIBLE) unless the served copy was read completely, and `worse_than`
+        and `forgotten` find no reason to keep this replica.
         """
         left, served = self._set.by_id(volume_id), self._volume_of(container_id)
         why = "it is the one that is served"
@@ -223,8 +235,11 @@ class VolumeModes:
         self._set.stop_serving(container_id, left)
 
     def cancel_move(self, volume_id: str, container_id: ContainerId) -> None:
-        """Serve the original on `volume_id` again, and delete its copy. Do nothing if the delete of
-        the original has begun, because the copy is then the only replica."""
+        """Serve the original on `volume_id` again, and delete its copy.
+
+        Do nothing if the delete of the original has begun, because the copy is then the only
+        replica.
+        """
         left, copy = self._set.by_id(volume_id), self._volume_of(container_id)
         if copy is left or _row(left, container_id).state is ReplicaState.DELETED:
             return
@@ -236,9 +251,11 @@ class VolumeModes:
         self._set.stop_serving(container_id, copy)
 
     def require_no_second(self, container_id: ContainerId) -> None:
-        """Raise UnavailableError if another volume has a second replica of the same shard. The
-        served replica must then not be deleted, because the next start of the agent would serve
-        the second replica."""
+        """Raise UnavailableError if another volume has a second replica of the same shard.
+
+        The served replica must then not be deleted, because the next start of the agent would serve
+        the second replica.
+        """
         served = self._volume_of(container_id)
         for volume in self._set.others(container_id):
             if _are_one_shard(served, volume, container_id):
@@ -251,8 +268,10 @@ class VolumeModes:
                 )
 
     def end_retirement(self, volume_id: str) -> str:
-        """Mark a retiring volume as RETIRED if it is empty, and return "". Otherwise, return the
-        reason why it is not empty or not retiring."""
+        """Mark a retiring volume as RETIRED if it is empty. Return "" in this case.
+
+        Otherwise, return the reason why the volume is not empty, or that it does not retire.
+        """
         volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         if before.mode is not VolumeMode.RETIRING:
@@ -260,15 +279,17 @@ class VolumeModes:
         if why := self._contents(volume):
             return why
         self._store_mode(volume, VolumeUse(VolumeMode.RETIRED, since_ms=self._options.now_ms()))
-        if why := self._contents(volume):  # arrived meanwhile, by an earlier request
+        if why := self._contents(volume):  # from a request before the change
             self._store_mode(volume, before)
             return why
         self._remember()
         return ""
 
     def unmovable_on(self, volume_id: str) -> dict[ContainerId, str]:
-        """Return the replicas on a volume that cannot be loaded, and therefore not moved, with the
-        reasons."""
+        """Return the replicas on a volume that cannot be loaded, with the reasons, by container id.
+
+        A replica that cannot be loaded cannot be moved either.
+        """
         volume = self._set.by_id(volume_id)
         found = StartupResult()
         directories = replica_directories(volume, found)
@@ -278,7 +299,7 @@ class VolumeModes:
         reasons = {one.container_id: one.reason for one in found.unloadable}
         for container_id in sorted(directories - known.keys()):
             root = volume.paths(container_id).root
-            if root.is_dir():  # otherwise it was deleted meanwhile
+            if root.is_dir():  # otherwise, the replica was deleted meanwhile
                 one = told.get(container_id)
                 reasons[container_id] = f"{root}: {one.reason if one else 'no row in the index'}"
         for container_id, row in known.items():
@@ -290,11 +311,12 @@ class VolumeModes:
     def add_volume(
         self, path: Path, check: Callable[[VolumeFacts, float], object] = lambda *_: None
     ) -> VolumeFacts:
-        """Open a volume at run time, and serve its replicas. An empty directory is formatted. The
-        other volumes store its path, so that the next start of the agent opens it even if it is not
-        in the config. `check` gets the volume's facts and read speed, and may raise to refuse it.
+        """Open a volume at run time, and serve its replicas.
 
-        Raise RefusedError or VolumeFailed, with nothing changed, if the volume cannot be used.
+        Format an empty directory. Return its facts. The path is stored on all volumes, so that the
+        next start of the agent opens the volume even if it is not in the config. `check` gets the
+        facts and the read speed (bytes per second) of the volume, and may raise an error to refuse
+        it. Raise RefusedError or VolumeFailed, with nothing changed, if the volume cannot be used.
         """
         first = self._set.working[0].version
         layout = VolumeLayout(Path(os.path.realpath(path)), first.cluster_id)
@@ -336,8 +358,11 @@ class VolumeModes:
         return is_served and volume in self._set.others(container_id)
 
     def _tell_seconds(self, volume: Volume) -> None:
-        """Report, as not served, each replica on this volume whose container another volume serves.
-        Withdraw the report of a replica whose move ends meanwhile."""
+        """Report the second replicas on this volume as not served.
+
+        A replica is a second one if another volume serves its container. Withdraw the report of a
+        replica if its move ends in the meantime.
+        """
         for left in self.left_on(volume.volume_id):
             if not left.is_served:
                 self._set.record_second(left.container_id, volume)
@@ -350,8 +375,10 @@ class VolumeModes:
         return service
 
     def _recovered(self, volume: Volume) -> StartupResult:
-        """Recover an opened volume, and return its contents. Raise the SutureError of a failed
-        recovery."""
+        """Recover a volume that was opened.
+
+        Return its replicas. Raise SutureError if the recovery fails.
+        """
         shelf = recover([volume], self._options)
         for _, failure in shelf.failed:
             raise failure
@@ -377,7 +404,10 @@ class VolumeModes:
         return volume
 
     def _contents(self, volume: Volume) -> str:
-        """Return a description of a volume's contents and imports; "" if it is empty."""
+        """Return a description of the replicas and running imports of a volume.
+
+        Return "" if it has none.
+        """
         arriving = self._set.arrivals.on(volume)  # first, because a finished import has a row
         left_count = len(self.left_on(volume.volume_id))
         unmovable_count = len(self.unmovable_on(volume.volume_id))
@@ -387,8 +417,11 @@ class VolumeModes:
         return f"{len(arriving)} replicas are arriving" if arriving else ""
 
     def _remember(self, joins: _Entry | None = None) -> None:
-        """Write the list of the volumes that are not retired to each of them, as the start of the
-        agent does. `joins` is the entry of a volume that joins the list."""
+        """Write the list of the volumes that are not retired to each of these volumes.
+
+        The start of the agent writes the same list. `joins` is the entry of a volume to add to the
+        list.
+        """
         new = joins.volume if joins else None
         modes = {volume: self._service_of(volume).mode for volume in self._set.working}
         gone = {
@@ -412,8 +445,10 @@ class VolumeModes:
 
 
 def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
-    """Return the reason why the `served` replica must not replace `left`, another replica on this
-    host; "" if there is no such reason. No I/O."""
+    """Return the reason why the `served` replica must not replace the replica `left`.
+
+    Both are on this host. Return "" if there is no such reason. No I/O.
+    """
     if served.replica_index != left.replica_index:
         return f"its copy is shard {served.replica_index}, it is {left.replica_index}"
     if not served.data_scan_at_ms:
@@ -430,17 +465,18 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
     is_same_kind = served.tree.algorithm is left.tree.algorithm
     lacks_commits = left.state is not ReplicaState.CLOSED and left.bcsid < served.bcsid
     if served.state is ReplicaState.CLOSED and (left.state is sick or lacks_commits):
-        return ""  # its root must differ
+        return ""  # the roots may differ, because `left` is older or damaged
     if is_same_kind and served.tree.root != left.tree.root:
         return "its copy has another root"
     return ""
 
 
 def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
-    """Return "" if the `served` replica knows every block and every delete of `left`.
+    """Return the reason why the replica on `served` lacks a block or a delete.
 
-    Otherwise return a text that names a block: `left` has a row or bytes of that block and `served`
-    has no record of it, or `left` has its tombstone and `served` does not.
+    `left` is another volume with a replica of the same container. Return "" if it lacks none. It
+    lacks a block if `left` has a row or bytes of the block and `served` has no record of it. It
+    lacks a delete if only `left` has the tombstone of a block. The reason names the block.
     """
     with served.index.read() as there, left.index.read() as here:
         lost = blocks_without_row(here, left.paths(container_id), container_id)
@@ -459,14 +495,17 @@ def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
 
 
 def _are_one_shard(served: Volume, left: Volume, container_id: ContainerId) -> bool:
-    """Return whether two replicas have the same replica index; True if an index is unknown."""
+    """Return whether two replicas have the same replica index.
+
+    Return True if an index is unknown.
+    """
     rows = _row_or_none(served, container_id), _row_or_none(left, container_id)
     indexes = {row.replica_index for row in rows if row is not None}
     return len(indexes) < 2
 
 
 def _row_or_none(volume: Volume, container_id: ContainerId) -> ReplicaRow | None:
-    """Return a replica's row; None if it is unreadable or gone."""
+    """Return the row of a replica, or None if the row is damaged or missing."""
     try:
         return _row(volume, container_id)
     except (DamagedData, RefusedError):

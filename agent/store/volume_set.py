@@ -1,5 +1,7 @@
-"""The volumes of one datanode, and the volume that serves each replica: lower layer of the
-store."""
+"""The volumes of one datanode, and the volume that serves each replica.
+
+`ReplicaStore` uses this.
+"""
 
 import threading
 from collections import Counter
@@ -26,8 +28,10 @@ from suture.errors import Code, SutureError, VolumeFailed
 
 
 class VolumeSet:
-    """The open volumes (`working`), and the volume that serves each replica (`places`). Only the
-    store and its parts change them."""
+    """The open volumes (`working`), and the volume that serves each replica (`places`).
+
+    Only the store and its parts change these fields.
+    """
 
     def __init__(
         self,
@@ -55,7 +59,10 @@ class VolumeSet:
         self.working, self._fenced, self.places = (), (), {}
 
     def volumes(self) -> tuple[VolumeFacts, ...]:
-        """Return the facts of every volume, failed volumes last."""
+        """Return the facts of every volume, failed volumes last.
+
+        Volumes on the same file system report equal shares of its space.
+        """
         working = self.working
         sharing = Counter(volume.device for volume in working)
         found = (facts_or_failure(one, sharing=sharing[one.device]) for one in working)
@@ -63,27 +70,32 @@ class VolumeSet:
 
     @property
     def unloadable(self) -> tuple[Unloadable, ...]:
-        """Replicas on a volume that are not served from it."""
+        """Replicas that have files on a volume but are not served from there."""
         return tuple(self._unloadable)
 
     def record_second(self, container_id: ContainerId, volume: Volume) -> None:
-        """Report the replica on `volume` as not served, because another volume serves the
-        container."""
+        """Report the replica on `volume` as not served.
+
+        The reason is that another volume serves the container.
+        """
         self._unloadable[_second(container_id, volume)] = None
 
     def forget_second(self, container_id: ContainerId, volume: Volume) -> None:
-        """Stop reporting a second replica, because it was deleted or is now served."""
+        """Stop reporting the replica on `volume` as not served.
+
+        It was deleted, or it is served now.
+        """
         for one in self.unloadable:
             if (one.container_id, one.volume_id) == (container_id, volume.volume_id):
                 self._unloadable.pop(one, None)
 
     def others(self, container_id: ContainerId) -> list[Volume]:
-        """Return the volumes that have a row of the container without serving it."""
+        """Return the working volumes that have a row of the container but do not serve it."""
         served = self.places.get(container_id)
         return [v for v in self.working if v is not served and _has_row(v, container_id)]
 
     def version(self) -> tuple[tuple[str, int], ...]:
-        """Return a value that changes with every change of a volume's index."""
+        """Return a value that changes with every change of the index of any volume."""
         return tuple((volume.volume_id, index_version(volume)) for volume in self.working)
 
     def probe(self, volume_id: str) -> Probe:
@@ -91,14 +103,16 @@ class VolumeSet:
         return probe(self.by_id(volume_id).layout)
 
     def canary_directory(self, volume_id: str) -> Path:
-        """Return the directory of the volume's canary; it may not exist."""
+        """Return the directory of the volume's canary, which is a test store. It may not exist."""
         return self.by_id(volume_id).layout.canary
 
     def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
-        """Fence a volume until the next start, and return the ids of its containers. Calls for
-        their replicas are rejected, and the replicas are no longer reported. If another working
-        volume has a second replica, that replica is served. Nothing on the fenced volume is
-        changed."""
+        """Stop using a volume until the next start.
+
+        Return the ids of the containers that it served. Calls for these replicas are rejected, and
+        the replicas are no longer reported. If another working volume has a second replica of a
+        container, serve that replica. Nothing on the failed volume is changed.
+        """
         volume = self.by_id(volume_id)
         lost = tuple(key for key, place in dict(self.places).items() if place is volume)
         self.lost = {**self.lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
@@ -115,8 +129,11 @@ class VolumeSet:
         return lost
 
     def _seconds_of(self, lost: Sequence[ContainerId]) -> dict[ContainerId, Volume]:
-        """Return the volume that can serve a second replica of each lost container. Omit containers
-        without one."""
+        """Return the working volume with a second replica, for each container that has one.
+
+        That volume can serve the container. `lost` has the ids of the containers on a failed
+        volume.
+        """
         found: dict[ContainerId, tuple[Rank, Volume]] = {}
         for volume in self.working:
             for container_id in _served_by_a_start(volume, lost):
@@ -127,14 +144,20 @@ class VolumeSet:
         return {container_id: volume for container_id, (_, volume) in found.items()}
 
     def stop_serving(self, container_id: ContainerId, volume: Volume) -> None:
-        """Stop reporting a second replica, whose container another volume serves. If the second
-        replica is served because that volume was fenced, stop serving the second replica, too."""
+        """Stop reporting a second replica on `volume`, whose container another volume serves.
+
+        If the other volume has failed, `volume` serves the second replica. In this case, stop
+        serving it.
+        """
         self.forget_second(container_id, volume)
         if self.places.get(container_id) is volume:
             self.places.pop(container_id, None)
 
     def admit(self, volume: Volume, shelf: StartupResult) -> None:
-        """Serve the replicas of a volume that was opened at run time."""
+        """Serve the replicas of a volume that was opened at run time.
+
+        `shelf` is the result of its recovery.
+        """
         twice = self.places.keys() & shelf.places.keys()
         self.failed = tuple(one for one in self.failed if one.path != volume.layout.volume)
         self.working = (*self.working, volume)
@@ -149,24 +172,34 @@ class VolumeSet:
             self.record_second(container_id, volume)
 
     def is_lost(self, container_id: ContainerId) -> bool:
-        """Return whether the replica was on a fenced volume and no other volume serves the
-        container."""
+        """Return whether the replica was on a failed volume.
+
+        Return False if another volume serves the container.
+        """
         return container_id in self.lost and container_id not in self.places
 
     def let_go_of_pages(self) -> None:
-        """Unmap the indexes' pages from this process's memory, after work on all replicas."""
+        """Unmap the pages of all indexes from the memory of this process.
+
+        Call this after work on all replicas.
+        """
         for volume in self.working:
             with volume.index.read() as rows:
                 rows.let_go_of_pages()
 
     def purge_quarantine(self, older_than_s: float) -> int:
-        """Remove quarantined files older than `older_than_s`; return how many were removed."""
+        """Remove copies in quarantine that are older than `older_than_s` seconds.
+
+        Return their number.
+        """
         return purge_quarantine(self.working, self._options, older_than_s)
 
     def purge_deleted(self, known: Mapping[str, Collection[Path]]) -> dict[str, PurgeResult]:
-        """Retry the removal of files of deleted replicas. `known` has the paths that the last check
-        found, by volume. Only these are removed. Return the results by volume, without unreadable
-        volumes."""
+        """Try again to remove the files of deleted replicas. Return the results by volume id.
+
+        `known` has the paths that the previous check found, by volume id. Only these are removed.
+        The result omits volumes whose directory cannot be listed.
+        """
         found = {}
         for volume in self.working:
             with suppress(SutureError):
@@ -177,23 +210,27 @@ class VolumeSet:
     # -- this datanode
 
     def upgraded_at_ms(self) -> int:
-        """Return the latest time at which this version first wrote to a volume; 0 if no other
-        version wrote before."""
+        """Return the latest time in milliseconds at which this version first wrote to a volume.
+
+        Return 0 if no other version wrote to a volume before.
+        """
         return max((volume.verification.upgraded_at_ms for volume in self.working), default=0)
 
     def node_state(self) -> NodeState:
-        """Return the SCM's latest decision about this datanode's operational state."""
+        """Return the last decision of the SCM about the operational state of this datanode."""
         return newest_state([volume.layout for volume in self.working])
 
     def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
-        """Store the SCM's decision durably on every working volume."""
+        """Store a decision of the SCM about this datanode durably on every working volume."""
         self._change_node_state(
             lambda state: replace(state, op_state=op_state, op_expiry_ms=op_expiry_ms)
         )
 
     def keep_seen_starts(self, starts: Sequence[SeenStart], *, is_everywhere: bool) -> None:
-        """Store the seen SCM starts durably: on every working volume if `is_everywhere`, otherwise
-        on one."""
+        """Store the known starts of SCM processes durably.
+
+        Write them to every working volume if `is_everywhere`, and otherwise to one.
+        """
         self._change_node_state(
             lambda state: replace(state, seen_starts=tuple(starts)), is_everywhere=is_everywhere
         )
@@ -208,7 +245,7 @@ class VolumeSet:
             write_state(layouts, state, is_everywhere=is_everywhere)
 
     def by_id(self, volume_id: str) -> Volume:
-        """Return a working volume. Raise VolumeFailed if no working volume has this id."""
+        """Return the working volume with this id. Raise VolumeFailed if there is none."""
         for volume in self.working:
             if volume.volume_id == volume_id:
                 return volume
@@ -221,8 +258,10 @@ def _has_row(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def _served_by_a_start(volume: Volume, container_ids: Sequence[ContainerId]) -> list[ContainerId]:
-    """Return the ids in `container_ids` whose replica on this volume would be served unchanged
-    after a start of the agent."""
+    """Return the containers whose replica on this volume a start would serve unchanged.
+
+    The containers are returned as ids.
+    """
     found = []
     with suppress(SutureError), volume.index.read() as rows:
         for container_id in container_ids:

@@ -1,1 +1,1 @@
-"""Clients of Ozone's services: frames, messages, connections."""
+"""Clients of Ozone's services, and the connections and messages that they use."""

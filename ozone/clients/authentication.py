@@ -1,4 +1,4 @@
-"""Chooses the caller's identity and its authentication.
+"""The identity of the caller, and how it authenticates to Hadoop's servers.
 
 Hadoop supports SIMPLE, which trusts the user name of the caller, and SASL. `ozone.clients.kerberos`
 has the identity for SASL with Kerberos. Delegation tokens are not supported.
@@ -21,7 +21,7 @@ class Identity(Protocol):
 
     @property
     def user(self) -> str:
-        """The caller's name, as the server receives it."""
+        """Name of the caller, as the server receives it."""
         ...
 
     @property
@@ -31,7 +31,9 @@ class Identity(Protocol):
 
     def exchange(self, host: str) -> SaslExchange | None:
         """Return a new SASL exchange with the server on `host`, or None for SIMPLE authentication.
-        Raise RefusedError or UnavailableError if there are no credentials."""
+
+        Raise RefusedError or UnavailableError if there are no credentials.
+        """
         ...
 
 
@@ -47,15 +49,15 @@ class HadoopIdentity:
         return "name another user with --user"
 
     def exchange(self, _host: str) -> None:
-        """Return None, because SIMPLE has no exchange."""
+        """Return None, because SIMPLE authentication has no SASL exchange."""
         return
 
 
 def choose(user: str) -> HadoopIdentity:
-    """Return the SIMPLE identity of `user`. If `user` is empty, return that of the process's user.
+    """Return the SIMPLE identity of `user`, or of the user of this process if `user` is empty.
 
-    If the process's user id has no name, as in containers, the decimal user id is used as the name.
-    Hadoop accepts any text as a name.
+    If the user id of the process has no name, as in containers, the decimal user id is used as the
+    name. Hadoop accepts any text as a name.
     """
     try:
         return HadoopIdentity(user or getpass.getuser())
@@ -64,7 +66,7 @@ def choose(user: str) -> HadoopIdentity:
 
 
 def not_accepted(address: str, failure: Failure, identity: Identity) -> RefusedError:
-    """Return the error for a call that the server rejects because of the caller's identity."""
+    """Return the error for a call that the server rejects because of the identity of the caller."""
     hint = identity.hint
     if SECURE in failure.text:
         hint = "the cluster is secure: name its files with --ozone-conf (an agent: ozone.conf)"

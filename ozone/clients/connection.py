@@ -1,8 +1,8 @@
 """A connection to one address of a service with Hadoop's RPC.
 
 Calls block, and only one thread may use the connection. The caller may send several calls before it
-reads their answers, in the server's order. These calls must fit into the kernel's socket buffers;
-otherwise client and server would wait for each other. `scm.WINDOW` therefore limits the number of
+reads their answers, in the server's order. These calls must fit in the kernel's socket buffers.
+Otherwise, client and server would wait for each other. Therefore, `scm.WINDOW` limits the number of
 calls in flight.
 """
 
@@ -62,8 +62,11 @@ class Connection:
         timeout_s: float,
         hint: str = CLIENT_PORT,
     ) -> None:
-        """Connect and authenticate. `hint` names the port that the operator should use; the error
-        contains `hint` if another service answers at this address."""
+        """Connect and authenticate. Raise UnavailableError or RefusedError if this fails.
+
+        `hint` names the port that the operator should use. The error has this hint if another
+        service answers at this address.
+        """
         self.address = address
         self._timeout_s = timeout_s
         self._hint = hint
@@ -84,16 +87,20 @@ class Connection:
             raise
 
     def _open(self, exchange: SaslExchange | None, client_id: bytes, protocol: str) -> None:
-        """Send the connection header, authenticate, and send the name of the protocol of later
-        calls."""
+        """Send the connection header, authenticate, and send the name of the protocol.
+
+        The name is that of the protocol of all later calls.
+        """
         self._write(frames.connection_header(frames.SASL_CALL if exchange else frames.SIMPLE))
         if exchange is not None:
             self._protection = self._authenticated(exchange)
         self.send(frames.context_frame(client_id, self._identity.user, protocol))
 
     def _authenticated(self, exchange: SaslExchange) -> FrameProtection | None:
-        """Authenticate. Return the protection of all later frames, or None if they are sent without
-        protection."""
+        """Authenticate.
+
+        Return the protection of all later frames, or None if they are sent unprotected.
+        """
         reply: bytes | None = exchange.begin()
         for _ in range(EXCHANGE_MAX):
             if reply is None:
@@ -107,15 +114,15 @@ class Connection:
 
     @property
     def local_host(self) -> str:
-        """The local address of the connection, which the server sees."""
+        """Local address of the connection, which the server sees."""
         return str(self._socket.getsockname()[0])
 
     def close(self) -> None:
-        """Close the connection. Answers that have not been received are lost."""
+        """Close the connection. Answers that were not received yet are lost."""
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send frames. If the server requires protection, protect the frames first."""
+        """Send frames. If the server requires protection, first protect the frames."""
         self._write(data if self._protection is None else self._protection.wrap(data))
 
     def _write(self, data: bytes) -> None:
@@ -125,8 +132,10 @@ class Connection:
             raise self._connection_error(_reason(error)) from error
 
     def receive(self) -> frames.Answer:
-        """Wait for an answer and return it. Raise RefusedError if the server rejects the caller or
-        uses another protocol."""
+        """Wait for an answer and return it.
+
+        Raise RefusedError if the server rejects the caller or uses another protocol.
+        """
         answer = self._answer()
         failure = answer.failure
         if failure is None or not (failure.is_fatal or answer.call_id < 0):
@@ -136,8 +145,11 @@ class Connection:
         raise self._connection_error(f"it ended the connection: {failure.name}: {failure.text}")
 
     def _answer(self) -> frames.Answer:
-        """Return the next answer. If the connection is protected, accept an unprotected answer only
-        if it is an error that ends the connection."""
+        """Return the next answer.
+
+        On a protected connection, accept an unprotected answer only if it is an error that ends the
+        connection.
+        """
         while True:
             frame = self._parsed(frames.FrameBuffer.pop_frame, self._opened)
             if frame is not None:
@@ -151,7 +163,7 @@ class Connection:
             self._opened.feed(self._protection.unwrap(wrapped))
 
     def _frame(self) -> bytes:
-        """Wait for the next frame on the socket. Return the frame without its length."""
+        """Wait for the next frame on the socket. Return the frame without its length field."""
         while True:
             frame = self._parsed(frames.FrameBuffer.pop_frame, self._received)
             if frame is not None:

@@ -1,9 +1,9 @@
 """A client of Ozone's datanodes.
 
-The client has one gRPC channel, and a stream for each series of requests. The client sends several
-requests before it reads their answers, which arrive in the order of the requests.
+The client has one gRPC channel, and a stream for each series of requests. It sends several requests
+before it reads their answers, which arrive in the order of the requests.
 
-After each failed request, Ozone scans the complete container. Therefore the client does not send a
+After each failed request, Ozone scans the complete container. Therefore, the client sends no
 request that will fail, and does not repeat a failed request. The client does not trust answers: it
 matches each answer with its request, limits the size of answers, and decodes rows with the decoder
 for rows on disk. A secure cluster requires TLS and a token for each request (`DatanodeAccess`).
@@ -41,7 +41,7 @@ from suture.wire.clients.channel import NO_PROXY, call_with_retry
 from suture.wire.mapping.errors import DETAIL_KEY, error_from
 from suture.wire.mapping.rpc_services import Stub
 
-MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
+MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, for requests and answers
 PIECE_BYTES: Final = 4 * 1024**2  # bytes of a chunk per request
 AHEAD_MAX: Final = 8  # requests in flight: 32 MiB of pieces
 REQUESTS_MAX: Final = 256  # requests per stream, because a stream has one deadline
@@ -74,11 +74,10 @@ Options = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class DatanodeAccess:
-    """The channel and the tokens for calls to datanodes. By default, calls use plaintext and no
-    tokens.
+    """Opens the channels and adds the tokens for calls to datanodes.
 
-    `sign` adds a token to a request, and raises RefusedError or UnavailableError if there is no key
-    to sign the token.
+    By default, calls use plaintext and no tokens. `sign` adds a token to a request. It raises
+    RefusedError or UnavailableError if there is no key to sign the token.
     """
 
     open_channel: Callable[[str, Options], grpc.Channel] = grpc.insecure_channel
@@ -90,8 +89,10 @@ NO_SECURITY: Final = DatanodeAccess()
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """Facts about a replica as its datanode reports them. `state` is Ozone's name of the replica's
-    state; "" if the datanode reports none."""
+    """Facts about a replica, as its datanode reports them.
+
+    `state` is Ozone's name of the state of the replica, or "" if the state is unknown.
+    """
 
     state: str
     used_bytes: int
@@ -100,9 +101,11 @@ class ContainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A request to a datanode. `data_bytes` is the size of the data in the request and in its
-    answer. `wait_s` is the time in seconds that the answer may take in addition to the usual
-    timeout."""
+    """A request to a datanode.
+
+    `data_bytes` is the size of the data in the request and in its answer. `wait_s` is the number of
+    seconds that the answer may take in addition to the usual timeout.
+    """
 
     request: Any
     data_bytes: int = 0
@@ -110,7 +113,7 @@ class _Question:
 
 
 class Datanode:
-    """A datanode, connected on first use. Thread-safe."""
+    """Client of one datanode, which connects on first use. Thread-safe."""
 
     def __init__(
         self,
@@ -121,9 +124,12 @@ class Datanode:
         answer_s: float = ANSWER_S,
         access: DatanodeAccess = NO_SECURITY,
     ) -> None:
-        """Create a client. For an erasure-coded container, `replica_index` is the index of the
-        datanode's shard, and `datanode_id` must be correct, because a datanode with another id
-        rejects the requests. For other containers any id is accepted."""
+        """Create a client.
+
+        For an erasure-coded container, `replica_index` is the index of the datanode's shard, and
+        `datanode_id` must be correct, because a datanode with another id rejects the requests. For
+        other containers, any id is accepted.
+        """
         self.address = address
         self._datanode_id = datanode_id or ANY_DATANODE
         self._replica_index = replica_index
@@ -139,23 +145,27 @@ class Datanode:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the gRPC channel."""
         self._channel.close()
 
     # Commands.
 
     def container(self, container_id: ContainerId) -> ContainerFacts:
-        """Return the facts that the datanode reports about its replica of a container. Raise
-        RefusedError or UnavailableError."""
+        """Return the facts that the datanode reports about its replica of a container.
+
+        Raise RefusedError if the datanode rejects the request, and UnavailableError if it does not
+        answer.
+        """
         request = self._request(DatanodeCommand.READ_CONTAINER, container_id, read_container={})
         data = self._one(request).read_container.container
         return ContainerFacts(STATES.get(data.state, ""), data.used_bytes, data.block_count)
 
     def checksum_info(self, container_id: ContainerId) -> bytes:
-        """Return the bytes of the replica's tree, as in a tree file.
+        """Return the tree of the replica, in the format of a tree file.
 
-        Raise RefusedError or UnavailableError. The code is MALFORMED_REQUEST if the tree is too
-        large for one message, or if the datanode runs Ozone before 2.1.
+        Raise RefusedError if the datanode rejects the request, and UnavailableError if it does not
+        answer. The code is MALFORMED_REQUEST if the tree is too large for one message, or if the
+        datanode runs Ozone before 2.1.
         """
         request = self._request(
             DatanodeCommand.GET_CONTAINER_CHECKSUM_INFO,
@@ -166,7 +176,11 @@ class Datanode:
         return info
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
-        """Return one block, including its last chunk. Raise RefusedError or UnavailableError."""
+        """Return one block with all of its chunks.
+
+        Raise RefusedError if the datanode rejects the request, and UnavailableError if it does not
+        answer.
+        """
         (_, found) = next(iter(self.blocks(container_id, [block_id])))
         if isinstance(found, SutureError):
             raise found
@@ -175,9 +189,11 @@ class Datanode:
     def blocks(
         self, container_id: ContainerId, block_ids: Iterable[BlockId]
     ) -> Iterator[tuple[BlockId, BlockData | RefusedError]]:
-        """Yield a pair for each id in `block_ids`, in this order: the id, and the block or the
-        RefusedError with which the datanode rejected the request. Raise UnavailableError if the
-        datanode does not answer."""
+        """Yield (block id, block) for each id in `block_ids`, in this order.
+
+        If the datanode rejects a request, yield the RefusedError in the place of the block. Raise
+        UnavailableError if the datanode does not answer.
+        """
         ids = list(block_ids)
         questions = [
             _Question(
@@ -199,10 +215,10 @@ class Datanode:
                 yield block_id, error
 
     def block_ids(self, container_id: ContainerId) -> Iterator[BlockId]:
-        """Yield the ids of all blocks, in the order of their decimal text (10 before 9), page by
-        page.
+        """Yield the ids of all blocks, in the order of their decimal text (10 before 9).
 
-        Raise RefusedError or UnavailableError.
+        The ids are requested page by page. Raise RefusedError if the datanode rejects a request,
+        and UnavailableError if it does not answer.
         """
         last: int | None = None
         count = 0
@@ -227,10 +243,10 @@ class Datanode:
             last = new[-1]
 
     def read(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the replica's bytes of a chunk, unverified.
+        """Return the bytes of a chunk, without verification.
 
-        Raise RefusedError if the datanode refuses or returns fewer bytes, and UnavailableError if
-        it does not answer.
+        Raise RefusedError if the datanode rejects the request or returns fewer bytes, and
+        UnavailableError if it does not answer.
         """
         ends = range(chunk.offset, chunk.end, PIECE_BYTES)
         pieces = [(offset, min(PIECE_BYTES, chunk.end - offset)) for offset in ends]
@@ -261,8 +277,11 @@ class Datanode:
         wait_s: float = 0.0,
         **body: Any,
     ) -> None:
-        """Execute an idempotent command whose answer has no data. If the connection is lost, send
-        the command again. Raise RefusedError or UnavailableError."""
+        """Execute an idempotent command whose answer has no data.
+
+        If the connection is lost, send the command again. Raise RefusedError if the datanode
+        rejects the command, and UnavailableError if it does not answer.
+        """
         self._one(self._request(command, container_id, **body), data_bytes, wait_s)
 
     # Requests and answers.
@@ -329,10 +348,11 @@ class Datanode:
         return answer
 
     def _all(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Yield, for each request in order, the answer or the RefusedError with which the datanode
-        rejected the request. Raise UnavailableError if the datanode does not answer.
+        """Yield the answer to each request, in the order of the requests.
 
-        Requests that were answered before the connection was lost are not sent again.
+        If the datanode rejects a request, yield the RefusedError in the place of the answer. Raise
+        UnavailableError if the datanode does not answer. Requests that were answered before the
+        connection was lost are not sent again.
         """
         done = 0
         while done < len(questions):
@@ -352,8 +372,11 @@ class Datanode:
             done += len(batch)
 
     def _wait_for_first(self, questions: Sequence[_Question]) -> Iterator[Any]:
-        """Start a stream, send the requests, and wait for the first answer, so that the caller can
-        retry a failed connection. Yield all answers."""
+        """Send the requests in a new stream, and wait for the first answer.
+
+        Return an iterator of all answers. Because of this wait, a failed connection raises its
+        error here, and the caller can try again.
+        """
         answers = self._conversation(questions)
         first = next(answers, None)
 
@@ -414,8 +437,10 @@ class Datanode:
         return UnavailableError(Code.UNAVAILABLE, message)
 
     def _answer(self, question: _Question, data: bytes) -> Any:
-        """Return the decoded answer to a request, or a RefusedError if the datanode rejected the
-        request."""
+        """Return the decoded answer to a request.
+
+        If the datanode rejected the request, return a RefusedError.
+        """
         with suppress(DamagedData):
             answer = parse(ANSWER, data)
             if answer.command != question.request.command:

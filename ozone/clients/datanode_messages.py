@@ -1,5 +1,7 @@
-"""Requests and answers of Ozone's datanodes, as their client sees them
-(`proto/ozone/messages/datanode.proto`)."""
+"""Requests and answers of Ozone's datanodes, as a client uses them.
+
+The format is defined in `proto/ozone/messages/datanode.proto`.
+"""
 
 from enum import IntEnum
 from typing import Any, Final

@@ -42,8 +42,10 @@ HTTP: Final = b"HTTP"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error answer. `exception` is the name of a Java class; `text` is the first line of its
-    message."""
+    """An error answer.
+
+    `exception` is the name of a Java class, and `text` the first line of its message.
+    """
 
     exception: str
     text: str
@@ -60,8 +62,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A frame from the server. If `call_id` is negative, the frame concerns the whole
-    connection."""
+    """A frame from the server.
+
+    `call_id` identifies the call that is answered. If it is negative, the frame concerns the
+    complete connection.
+    """
 
     call_id: int
     body: bytes
@@ -74,16 +79,20 @@ def connection_header(authentication: int) -> bytes:
 
 
 def context_frame(client_id: bytes, user: str, protocol: str) -> bytes:
-    """Return the frame that follows the connection header: it names the caller and the protocol of
-    the calls."""
+    """Return the frame that follows the connection header.
+
+    It names the caller and the protocol of the calls.
+    """
     context = CONNECTION_CONTEXT(protocol=protocol)
     context.user.effective_user = user
     return _frame(_header(client_id, CONTEXT_CALL), context)
 
 
 def sasl_frame(message: Any) -> bytes:
-    """Return the frame that carries a SASL message: a message of the exchange, or a WRAP message
-    with protected data."""
+    """Return the frame that contains a SASL message.
+
+    The message belongs to the authentication, or is a WRAP message with protected data.
+    """
     return _frame(_header(b"", SASL_CALL), message)
 
 
@@ -109,8 +118,9 @@ class FrameBuffer:
         self._received += data
 
     def pop_frame(self) -> bytes | None:
-        """Return the next frame without its length; None if it is not complete. Raise DamagedData
-        if its length is invalid.
+        """Return the next frame without its length field, or None if it is not complete yet.
+
+        Raise DamagedData if its length is invalid.
         """
         head = bytes(self._received[self._at : self._at + LENGTH_BYTES])
         if len(head) < LENGTH_BYTES:
@@ -139,13 +149,13 @@ class Method:
         return cls(client_id, _delimited(header))
 
     def frame(self, call_id: int, request: Any) -> bytes:
-        """Return the frame of one call."""
+        """Return the frame with one call of this method."""
         body = _delimited(_header(self.client_id, call_id)) + self.header + _delimited(request)
         return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def parse_answer(frame: bytes) -> Answer:
-    """Parse a frame that has no length prefix. Raise DamagedData if the frame is invalid."""
+    """Parse a frame without its length field. Raise DamagedData if the frame is invalid."""
     end, at = _length(frame, 0)
     try:
         header = ANSWER_HEADER.FromString(frame[at : at + end])
@@ -196,8 +206,10 @@ def _delimited(message: Any) -> bytes:
 
 
 def _length(frame: bytes, at: int) -> tuple[int, int]:
-    """Read a varint that is the length of the data after it. Return the length and the offset of
-    that data. Raise DamagedData if the data exceeds the frame."""
+    """Read a varint, which is the length of the data after it.
+
+    Return the length, and the offset of that data. Raise DamagedData if the data exceeds the frame.
+    """
     number, end = read_varint(memoryview(frame), at)
     if end == at or end + number > len(frame):
         raise DamagedData(f"an answer of {len(frame)} bytes breaks off at byte {at}")

@@ -1,4 +1,4 @@
-"""The caller's identity for Kerberos, from a keytab or from the user's ticket cache.
+"""The identity of the caller for Kerberos, from a keytab or from the user's ticket cache.
 
 The module needs the package gssapi (extra `ozone-secure`), which uses the Kerberos library of the
 system with its configuration (krb5.conf). Tickets from a keytab are kept in memory. The library
@@ -33,10 +33,10 @@ def library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class KerberosIdentity:
-    """The caller's identity for Kerberos. Without a keytab, the credentials come from the user's
-    ticket cache.
+    """The identity of the caller for Kerberos.
 
-    `server_principal` is the SCM's principal. `_HOST` in it stands for the SCM's host name.
+    Without a keytab, the credentials come from the user's ticket cache. `server_principal` is the
+    principal of the SCM. `_HOST` in it stands for the host name of the SCM.
     """
 
     server_principal: str
@@ -46,7 +46,10 @@ class KerberosIdentity:
 
     @property
     def user(self) -> str:
-        """The full name of the principal. Raise RefusedError or UnavailableError."""
+        """Full name of the principal.
+
+        Raise RefusedError or UnavailableError if there are no credentials.
+        """
         with _reported():
             return str(self._credentials().name)
 
@@ -82,7 +85,7 @@ class KerberosIdentity:
 
 
 class KerberosContext:
-    """A GSSAPI context with one server; implements `ozone.clients.sasl.SecurityContext`."""
+    """A GSSAPI context with one server (`ozone.clients.sasl.SecurityContext`)."""
 
     def __init__(self, credentials: Any, server: str) -> None:
         gssapi = library()
@@ -104,24 +107,28 @@ class KerberosContext:
 
     @property
     def is_complete(self) -> bool:
-        """True if both sides have proven their identities."""
+        """True if client and server have both proven their identities."""
         return bool(self._context.complete)
 
     def step(self, token: bytes | None) -> bytes:
-        """Return the next token for the server, possibly empty."""
+        """Process a token of the server.
+
+        Return the next token for the server, which may be empty.
+        """
         with _reported():
             return self._context.step(token) or b""
 
     def wrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return `data` with integrity protection. Also encrypt the data if `is_private` is
-        True."""
+        """Return `data` with integrity protection. If `is_private`, also encrypt the data."""
         with _reported():
             wrapped: bytes = self._context.wrap(data, is_private).message
         return wrapped
 
     def unwrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return the data in a token after verifying the token. Raise RefusedError if `is_private`
-        is True and the token is not encrypted."""
+        """Verify a token, and return the data in it.
+
+        Raise RefusedError if `is_private` is True and the token is not encrypted.
+        """
         with _reported():
             opened = self._context.unwrap(data)
         if is_private and not opened.encrypted:
@@ -130,14 +137,16 @@ class KerberosContext:
         return plain
 
     def size_max(self, wrapped_bytes: int, *, is_private: bool) -> int:
-        """Return the maximum number of bytes that fit into a wrapped token of `wrapped_bytes`
-        bytes."""
+        """Return the maximum size in bytes of data that fit in one token.
+
+        The wrapped token then has at most `wrapped_bytes` bytes.
+        """
         with _reported():
             return int(self._context.get_wrap_size_limit(wrapped_bytes, encrypted=is_private))
 
 
 def principal_on(principal: str, host: str) -> str:
-    """Return a principal whose `_HOST` is replaced by the full name of `host`, as Hadoop does."""
+    """Return the principal with its `_HOST` replaced by the full name of `host`, as Hadoop does."""
     service, slash, rest = principal.partition("/")
     named, at, realm = rest.partition("@")
     if named != HOST:
@@ -147,7 +156,10 @@ def principal_on(principal: str, host: str) -> str:
 
 @contextmanager
 def _reported(hint: str = "") -> Iterator[None]:
-    """Convert a GSSError in the body to a SutureError with `hint`, the hint for the operator."""
+    """Convert a GSSError in a `with` block to a SutureError.
+
+    `hint` is the hint for the operator.
+    """
     gssapi = library()
     try:
         yield

@@ -1,5 +1,7 @@
-"""Messages of Hadoop's RPC and of the storage container manager's client protocol
-(`proto/ozone/messages/rpc.proto`, `scm.proto`)."""
+"""Messages of Hadoop's RPC, and of the client protocol of Ozone's SCM.
+
+The formats are defined in `proto/ozone/messages/rpc.proto` and `scm.proto`.
+"""
 
 from enum import IntEnum
 from typing import Any, Final
@@ -8,8 +10,10 @@ from ozone.messages import rpc_pb2, scm_pb2
 
 
 class ScmRequestType(IntEnum):
-    """Commands of the SCM. The lower-case name of a member is the message field with its
-    request."""
+    """Types of requests to the SCM.
+
+    The lower-case name of a member is the name of the message field that has the request.
+    """
 
     LIST_CONTAINERS = 4
     QUERY_NODES = 6

@@ -1,10 +1,10 @@
-"""A datanode of Ozone as a peer of an agent: a source of blocks and chunks, and a target of shards.
+"""A datanode of Ozone as a peer of an agent, to read blocks and chunks, and to write shards.
 
-The client fetches the peer's complete tree, and answers the calls of a reconcile from this tree.
-Ozone's scanner omits data that it does not read. Therefore a block that is missing in a peer's tree
-may exist. The client verifies every chunk against the datanode's row, and verifies computed cells
-against Ozone's stripe checksums. The client creates a new shard in state RECOVERING, fills the
-shard with rows in the form of Ozone's clients, and closes the shard.
+The client fetches the complete tree of the peer, and answers the calls of a reconcile from this
+tree. Ozone's scanner omits data that it does not read. Therefore, a block that is missing in the
+tree of a peer may exist. The client verifies every chunk against the row of the datanode, and
+verifies computed cells against Ozone's stripe checksums. The client creates a new shard in state
+RECOVERING, fills it with rows in the format of Ozone's clients, and closes it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,11 +38,13 @@ CLOSE_WAIT_S: Final = 270.0  # the datanode answers after building a tree of 500
 
 
 class OzonePeer:
-    """A datanode with one replica. Thread-safe once `summary` has fetched the tree."""
+    """A datanode of Ozone with one replica. Thread-safe after `summary` has fetched the tree."""
 
     def __init__(self, datanode: Datanode, index: int = 0) -> None:
-        """Use `datanode`, which must have been created for the same replica index. Index 0 means a
-        replicated container."""
+        """Create a peer for `datanode`, which must have been created for the same replica index.
+
+        The index is 0 for a replicated container.
+        """
         self.address = datanode.address
         self._datanode = datanode
         self._index = index
@@ -59,8 +61,10 @@ class OzonePeer:
     def ranges(
         self, container_id: ContainerId, starts: U64s, meter: TransferCost | None = None
     ) -> tuple[TreeSummary, U64s]:
-        """Return the summary of the tree, and the checksum of each range that begins at one of
-        `starts`."""
+        """Return the summary of the tree, and the checksum of each range of block ids.
+
+        `starts` has the first block id of each range.
+        """
         tree = self.tree(container_id, meter)
         return tree.summary(), range_checksums(tree, starts)
 
@@ -106,11 +110,11 @@ class OzonePeer:
     # Blocks and their data.
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return the facts of the shard. Ozone does not report the index of a shard, so the report
-        has the expected index; the datanode rejects requests for blocks of another shard.
+        """Return the facts of the shard.
 
-        Raise RefusedError for a replicated container, because Suture cannot use the commit ids of
-        Ozone's replicas.
+        Ozone does not report the index of a shard, so the report has the expected index. The
+        datanode rejects requests for blocks of another shard. Raise RefusedError for a replicated
+        container, because Suture cannot use the commit ids of Ozone's replicas.
         """
         if not self._index:
             raise RefusedError(
@@ -129,9 +133,10 @@ class OzonePeer:
         )
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, ascending by id. (Ozone lists them in text order.)
+        """Yield the metadata of all blocks by ascending id.
 
-        Rows are fetched page by page, because a stream would time out while the caller computes.
+        Ozone lists the blocks in the order of the decimal text of their ids. Rows are fetched page
+        by page, because a stream would time out while the caller computes.
         """
         ids = sorted(self._datanode.block_ids(container_id))
         for start in range(0, len(ids), PAGE_BLOCKS):
@@ -164,10 +169,12 @@ class OzonePeer:
         offset: int,
         meter: TransferCost | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, verified by the checksums of the datanode's row.
+        """Return one chunk and its bytes, after verifying them.
 
-        Raise RefusedError: UNABLE_TO_FIND_CHUNK if there is no such chunk, CHECKSUM_MISMATCH if the
-        bytes do not match. A chunk of type NONE matches any bytes.
+        The bytes must match the checksums in the row of the datanode. Raise
+        RefusedError(UNABLE_TO_FIND_CHUNK) if there is no such chunk, and
+        RefusedError(CHECKSUM_MISMATCH) if the bytes do not match. A chunk of type NONE matches any
+        bytes.
         """
         chunk = self.block(container_id, block_id, meter).chunk_at(offset)
         if chunk is None:
@@ -189,8 +196,9 @@ class OzonePeer:
     # Writing a shard.
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard in state RECOVERING. Raise RefusedError if the datanode has a replica of
-        this container.
+        """Create a shard in state RECOVERING.
+
+        Raise RefusedError if the datanode already has a replica of this container.
         """
         wish = {"replica_index": index, "state": RECOVERING}
         self._datanode.execute(
@@ -206,8 +214,10 @@ class OzonePeer:
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell of an erasure-coded block. If `commit` is given, the block is complete; then
-        also commit the block."""
+        """Write a cell of an erasure-coded block.
+
+        If `commit` is given, this is the last cell, and the block is committed.
+        """
         wish = {
             "block_id": self._datanode.key(container_id, block_id),
             "chunk": encode_chunk(block_id, chunk),
@@ -236,8 +246,10 @@ class OzonePeer:
         self._datanode.execute(DatanodeCommand.PUT_BLOCK, container_id, put_block={"block": row})
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard. The shard gets no commit id, because Ratis does not order the commits of
-        shards."""
+        """Close a shard. Return its state.
+
+        The shard gets no commit id, because Ratis does not order the commits of shards.
+        """
         del bcsid
         self._datanode.execute(
             DatanodeCommand.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
@@ -253,8 +265,11 @@ class OzonePeer:
 
 
 def _recorded(block: BlockData) -> BlockData:
-    """Return a block with stripe checksums in Suture's form if Ozone's are complete. Ozone stores
-    the window checksums of all cells of a stripe; Suture stores the CRC of these checksums."""
+    """Return a block with stripe checksums in Suture's format, if Ozone's are complete.
+
+    Ozone stores the window checksums of all cells of a stripe. Suture stores the CRC of these
+    checksums.
+    """
     stripes = stripes_of(dict(block.metadata))
     if any(chunk.offset not in stripes for chunk in block.chunks):
         return block
@@ -263,8 +278,10 @@ def _recorded(block: BlockData) -> BlockData:
 
 
 def _as_written(block: BlockData) -> BlockData:
-    """Return a copy of a block without Suture's stripe checksums, because Ozone's clients write no
-    such metadata."""
+    """Return a copy of a block without Suture's stripe checksums.
+
+    Ozone's clients write no such metadata.
+    """
     prefix = f"{STRIPE_CHECKSUMS_KEY}."
     kept = tuple(pair for pair in block.metadata if not pair[0].startswith(prefix))
     return replace(block, metadata=kept)
@@ -273,7 +290,7 @@ def _as_written(block: BlockData) -> BlockData:
 def tree_of(data: bytes, container_id: ContainerId) -> Tree:
     """Return the tree in an answer of an Ozone datanode.
 
-    Raise DamagedData if the tree is damaged. Raise RefusedError(UNCLOSED_CONTAINER_IO) if the
+    Raise DamagedData if the tree is damaged, and RefusedError(UNCLOSED_CONTAINER_IO) if the
     datanode has not built the tree yet.
     """
     told = decode_tree(data, container_id)

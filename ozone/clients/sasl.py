@@ -1,5 +1,6 @@
-"""SASL with Kerberos (GSSAPI, RFC 4752) in Hadoop's RPC: the exchange, and protected frames. No
-I/O.
+"""SASL with Kerberos (GSSAPI, RFC 4752) in Hadoop's RPC: authentication, and protected frames.
+
+No I/O.
 
     client  NEGOTIATE                   server  NEGOTIATE with the methods that it offers
             INITIATE, token                     CHALLENGE, token
@@ -31,8 +32,10 @@ RECEIVED_BYTES_MAX: Final = 64 * 1024  # the limit that Hadoop's clients state; 
 
 
 class ProtectionLevel(IntEnum):
-    """The protection levels of `hadoop.rpc.protection`, with their bits in the exchange. A higher
-    level includes the lower ones."""
+    """The protection levels of `hadoop.rpc.protection`, with their bits in the exchange.
+
+    A higher level includes the lower levels.
+    """
 
     AUTHENTICATION = 1
     INTEGRITY = 2
@@ -40,46 +43,58 @@ class ProtectionLevel(IntEnum):
 
 
 class SecurityContext(Protocol):
-    """A GSSAPI security context with one server. Its methods raise RefusedError or
-    UnavailableError."""
+    """A GSSAPI security context with one server.
+
+    Its methods raise RefusedError or UnavailableError if the authentication fails.
+    """
 
     @property
     def is_complete(self) -> bool:
-        """True if both sides have proven their identities."""
+        """True if client and server have both proven their identities."""
         ...
 
     def step(self, token: bytes | None) -> bytes:
-        """Return the next token for the server, possibly empty."""
+        """Process a token of the server.
+
+        Return the next token for the server, which may be empty.
+        """
         ...
 
     def wrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return `data` with integrity protection. Also encrypt the data if `is_private` is
-        True."""
+        """Return `data` with integrity protection. If `is_private`, also encrypt the data."""
         ...
 
     def unwrap(self, data: bytes, *, is_private: bool) -> bytes:
-        """Return the data in a token after verifying the token. Raise RefusedError if `is_private`
-        is True and the token is not encrypted."""
+        """Verify a token, and return the data in it.
+
+        Raise RefusedError if `is_private` is True and the token is not encrypted.
+        """
         ...
 
     def size_max(self, wrapped_bytes: int, *, is_private: bool) -> int:
-        """Return the maximum number of bytes that fit into a wrapped token of `wrapped_bytes`
-        bytes."""
+        """Return the maximum size in bytes of data that fit in one token.
+
+        The wrapped token then has at most `wrapped_bytes` bytes.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FrameProtection:
-    """Protects the frames of a connection, and verifies received frames. `part_bytes_max` is the
-    maximum number of bytes of data in one token."""
+    """Protects the frames that are sent on a connection, and verifies received frames.
+
+    `part_bytes_max` is the maximum number of data bytes in one token.
+    """
 
     context: SecurityContext
     is_private: bool
     part_bytes_max: int
 
     def wrap(self, data: bytes) -> bytes:
-        """Return frames with `data` in protected form. `data` is split over several frames if it
-        exceeds the server's limit for a frame."""
+        """Return frames that contain `data` in protected form.
+
+        The data is divided into several frames if it exceeds the server's limit for a frame.
+        """
         parts = [
             self.context.wrap(data[at : at + self.part_bytes_max], is_private=self.is_private)
             for at in range(0, len(data), self.part_bytes_max)
@@ -87,22 +102,29 @@ class FrameProtection:
         return b"".join(sasl_frame(SASL(state=WRAP, token=part)) for part in parts)
 
     def unwrap(self, message: Any) -> bytes:
-        """Return the verified data in a WRAP message. Raise RefusedError if the message is of
-        another type or the verification fails."""
+        """Verify a WRAP message, and return the data in it.
+
+        Raise RefusedError if the message is of another type or the verification fails.
+        """
         if message.state != WRAP:
             raise _refused(f"the server sent SASL state {message.state} instead of data")
         return self.context.unwrap(message.token, is_private=self.is_private)
 
 
 class SaslExchange:
-    """A SASL exchange, in which client and server authenticate each other. Its methods raise
-    RefusedError or UnavailableError if the exchange fails."""
+    """A SASL exchange, in which client and server authenticate each other.
+
+    Its methods raise RefusedError or UnavailableError if the exchange fails.
+    """
 
     def __init__(
         self, open_context: Callable[[], SecurityContext], server: str, level_min: ProtectionLevel
     ) -> None:
-        """Prepare an exchange. `server` is the principal that the server must prove, without its
-        realm."""
+        """Prepare an exchange.
+
+        `server` is the principal that the server must prove, without its realm. `level_min` is the
+        lowest protection level to accept.
+        """
         self._open_context = open_context
         self._server = server
         self._level_min = level_min
@@ -115,7 +137,10 @@ class SaslExchange:
         return sasl_frame(SASL(state=NEGOTIATE))
 
     def reply(self, message: Any) -> bytes | None:
-        """Return the frame that answers a message of the server; None if the exchange is over."""
+        """Return the frame that answers a message of the server.
+
+        Return None if the exchange is complete.
+        """
         if self._context is None:
             return self._initiate(message)
         if message.state == SUCCESS and self._chosen is not None:
@@ -145,8 +170,11 @@ class SaslExchange:
         return sasl_frame(SASL(state=INITIATE, token=token, auths=[auth]))
 
     def _choose(self, context: SecurityContext, token: bytes) -> bytes:
-        """Choose the highest protection level that the server offers. Return the message with the
-        choice. Raise RefusedError if this level is lower than the required level."""
+        """Choose the highest protection level that the server offers.
+
+        Return the message with the choice. Raise RefusedError if this level is lower than the
+        required level.
+        """
         offer = context.unwrap(token, is_private=False)
         levels = [level for level in ProtectionLevel if offer[:1] and offer[0] & level]
         if len(offer) != OFFER_BYTES or not levels:

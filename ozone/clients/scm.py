@@ -1,8 +1,9 @@
-"""The client of Ozone's storage container manager: finds the leader, and pipelines requests.
+"""A client of Ozone's storage container manager (SCM), with many requests in flight at once.
 
-One of several SCMs is the leader. If another SCM rejects a call, the client tries the next SCM. The
-client reopens a broken connection and repeats unanswered requests, until no answer has arrived for
-`patience_s` seconds. Only requests that read are repeated. A command is sent once (`order_each`).
+One of several SCMs is the leader. If another SCM rejects a call, the client tries the next SCM. If
+a connection breaks, the client opens it again and repeats the requests without an answer, until no
+answer has arrived for `patience_s` seconds. Only requests that read are repeated. A command is sent
+once (`order_each`).
 """
 
 import os
@@ -52,7 +53,7 @@ class ScmClientOptions:
 
 @dataclass(slots=True)
 class CallStats:
-    """Numbers of requests, connections and received bytes, to report the cost of a command."""
+    """Numbers of requests, connections and received bytes: the cost of a command."""
 
     requests: int = 0
     connections: int = 0
@@ -60,12 +61,12 @@ class CallStats:
 
 
 class _RetryElsewhere(Exception):
-    """Raised to repeat a request at another SCM, or at the same SCM later."""
+    """Raised to repeat a request at another SCM, or later at the same SCM."""
 
 
 @dataclass(slots=True)
 class OzoneScmClient:
-    """A client of an SCM, or of several SCMs with one leader. For one thread."""
+    """A client of one SCM, or of several SCMs with one leader. Only one thread may use it."""
 
     addresses: Sequence[Address]
     identity: Identity
@@ -90,7 +91,10 @@ class OzoneScmClient:
             self._connection = None
 
     def call(self, kind: ScmRequestType, **fields: Any) -> Any:
-        """Return the answer to one request. Raise RefusedError or UnavailableError."""
+        """Return the answer to one request.
+
+        Raise RefusedError if the SCM rejects the request, and UnavailableError if no SCM answers.
+        """
         ((_, answer),) = self.call_each([0], lambda _: request(kind, **fields))
         if isinstance(answer, Failure):
             raise RefusedError(
@@ -101,16 +105,18 @@ class OzoneScmClient:
 
     @property
     def leader(self) -> Address:
-        """The address of the SCM that was called last."""
+        """Address of the SCM that was called last."""
         return self.addresses[self._place]
 
     def call_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Yield each item with its answer or its Failure, in the order of arrival.
+        """Send a request for each item.
 
-        Many requests are in flight at once. Raise RefusedError if the SCM rejects the caller, and
-        UnavailableError if no answer has arrived for `patience_s`.
+        Yield (item, answer) in the order of the arrival of the answers. If the SCM rejects a
+        request, yield its Failure in the place of the answer. Many requests are in flight at once.
+        Raise RefusedError if the SCM rejects the caller, and UnavailableError if no answer has
+        arrived for `patience_s` seconds.
         """
         rest = iter(items)
         asked: dict[int, int] = {}
@@ -137,10 +143,10 @@ class OzoneScmClient:
     def order_each(
         self, items: Iterable[int], request_of: Callable[[int], Any]
     ) -> Iterator[tuple[int, Any]]:
-        """Send one command after the other. Yield each item with the outcome of its command.
+        """Send a command for each item, one after the other. Yield (item, outcome of its command).
 
-        If a command gets no answer, its outcome is a Failure, because its effect is unknown. If an
-        SCM answers that it is not the leader, it has not executed the command; the command is then
+        If a command gets no answer, its outcome is a Failure, because its effect is unknown. An SCM
+        that answers that it is not the leader has not executed the command. The command is then
         sent to the next SCM.
         """
         for item in items:
@@ -192,9 +198,11 @@ class OzoneScmClient:
             connection.send(b"".join(frames))
 
     def _decode_response(self, answer: Answer) -> Any:
-        """Return the decoded answer of the SCM, or a Failure if the SCM rejected the request. Raise
-        _RetryElsewhere if the request should be repeated. Raise RefusedError if the SCM rejects the
-        caller."""
+        """Return the decoded answer of the SCM, or a Failure if the SCM rejected the request.
+
+        Raise _RetryElsewhere if the request is to be repeated, and RefusedError if the answer is
+        invalid or the port does not belong to an SCM.
+        """
         failure = answer.failure
         if failure is None:
             self.counts.answered_bytes += len(answer.body)
@@ -241,8 +249,10 @@ class OzoneScmClient:
             self._connection = None
 
     def _next(self, said: str, deadline_s: float) -> None:
-        """Switch to the next SCM, and pause each time all SCMs have been tried. Raise
-        UnavailableError after the deadline."""
+        """Switch to the next SCM. Pause after each time that all SCMs were tried.
+
+        Raise UnavailableError after the deadline.
+        """
         self._drop()
         self._said[self.leader] = said.removeprefix(f"{self.leader}: ")
         if self.now_s() >= deadline_s:

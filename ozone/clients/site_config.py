@@ -1,4 +1,4 @@
-"""Reads the configuration of an Ozone cluster: the XML files in its directory, such as /etc/ozone.
+"""Reads the configuration of an Ozone cluster: the XML files in a directory, such as /etc/ozone.
 
 Later files override earlier ones, except properties that an earlier file marks as final. `${name}`
 in a value is replaced as in Hadoop's Configuration. Includes (XInclude) are not followed.
@@ -26,8 +26,10 @@ TRUE: Final = "true"
 
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
-    """The properties of a cluster, with `${name}` in values not yet replaced. `directory` is None
-    if no file was read."""
+    """The properties of a cluster, before `${name}` in values is replaced.
+
+    `directory` is None if no file was read.
+    """
 
     properties: Mapping[str, str]
     directory: Path | None = None
@@ -56,7 +58,7 @@ class SiteConfig:
         return self.properties[name].strip()
 
     def is_set(self, name: str) -> bool:
-        """Return True if a boolean property is true. Boolean properties default to false."""
+        """Return whether a boolean property is true. The default of a boolean property is false."""
         return self.get(name).lower() == TRUE
 
     @property
@@ -69,8 +71,10 @@ class SiteConfig:
 
     @property
     def level_min(self) -> ProtectionLevel:
-        """The lowest protection level that `hadoop.rpc.protection` allows. Raise RefusedError if
-        the property names an unknown level."""
+        """The lowest protection level that `hadoop.rpc.protection` allows.
+
+        Raise RefusedError if the property names an unknown level.
+        """
         named = self.get("hadoop.rpc.protection", "authentication").upper().split(",")
         try:
             return min(ProtectionLevel[word.strip()] for word in named)
@@ -82,8 +86,11 @@ class SiteConfig:
             ) from error
 
     def scm_addresses(self, service: tuple[str, int]) -> tuple[Address, ...]:
-        """Return the address of a service on each SCM. `service` has the name of the service in the
-        properties, and its default port. Raise RefusedError if the files do not name the SCMs."""
+        """Return the address of a service on each SCM.
+
+        `service` has the name of the service in the properties, and its default port. Raise
+        RefusedError if the files do not name the SCMs.
+        """
         if service_id := self.get("ozone.scm.service.ids"):
             default_id = self.get("ozone.scm.default.service.id", service_id)
             nodes = self.get(f"ozone.scm.nodes.{default_id}").split(",")
@@ -107,8 +114,10 @@ class SiteConfig:
         return tuple(found)
 
     def _port(self, service: tuple[str, int], suffix: str) -> int:
-        """Return the port of a service: from its address property, its port property, or the
-        default."""
+        """Return the port of a service on one SCM.
+
+        It is taken from the address property, else from the port property, else from the default.
+        """
         name, default = service
         _, _, own = self.get(f"ozone.scm.{name}.address{suffix}").rpartition(":")
         text = own or self.get(f"ozone.scm.{name}.port{suffix}") or str(default)
@@ -123,8 +132,10 @@ NO_CONFIG: Final = SiteConfig({})
 
 
 def read_site_config(directory: Path) -> SiteConfig:
-    """Return the properties in a directory's XML files. Raise RefusedError if the directory has no
-    such file, or if a file is invalid."""
+    """Return the properties in the XML files of a directory.
+
+    Raise RefusedError if the directory has no such file, or if a file is invalid.
+    """
     properties: dict[str, str] = {}
     final: set[str] = set()
     paths = [path for name in FILES if (path := directory / name).is_file()]

@@ -1,1 +1,1 @@
-"""Operations on a whole Ozone cluster, through its storage container manager."""
+"""Operations on a complete Ozone cluster, through its storage container manager."""

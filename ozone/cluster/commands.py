@@ -1,5 +1,6 @@
-"""suture ozone export, reconcile: operate on a whole cluster through its storage container
-manager.
+"""Commands on a complete Ozone cluster: `suture ozone export` and `suture ozone reconcile`.
+
+They call the cluster's storage container manager (SCM).
 """
 
 from pathlib import Path
@@ -88,7 +89,7 @@ def export_command(
 
 
 def print_export(done: "ExportResult") -> None:
-    """Print the size and cost of an export, and warnings."""
+    """Print the size and the cost of an export, and its warnings."""
     rows = done.rows
     print_line(
         f"{done.path}: {pluralize(rows['containers'], 'container')}, "

@@ -1,8 +1,9 @@
-"""`suture ozone export`: writes a live Ozone cluster as a snapshot for `suture-verify`.
+"""`suture ozone export`: writes the state of an Ozone cluster as input for `suture-verify`.
 
-Containers are requested in pages, together with their replicas. Nodes are requested before the
-first page and after the last one, so that every replica's node is known. The cluster may change
-during the export: each page has the state at the time of its request.
+The output is called a snapshot. Containers are requested in pages, together with their replicas.
+Nodes are requested before the first page and after the last one, so that the node of every replica
+is known. The cluster may change during the export. Each page has the state at the time of its
+request.
 """
 
 import resource
@@ -39,14 +40,16 @@ class ExportOptions:
 
 @dataclass(slots=True)
 class SkippedContainers:
-    """Containers that were left out of the snapshot because the SCM reports a value for them that
-    this release does not know."""
+    """Containers that are not in the snapshot, with the reasons.
+
+    A container is omitted if the SCM reports a value for it that this release does not know.
+    """
 
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, container_id: int, reason: str) -> None:
-        """Record a container that was left out of the snapshot, with the reason."""
+        """Record a container that is not in the snapshot, with the reason."""
         self.reasons[reason] += 1
         named = self.examples.setdefault(reason, [])
         if len(named) < EXAMPLES_MAX:
@@ -55,7 +58,7 @@ class SkippedContainers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportResult:
-    """A finished snapshot and its cost."""
+    """Facts about a finished snapshot, and the cost of the export."""
 
     path: Path
     snapshot_id: str
@@ -79,7 +82,7 @@ class ExportResult:
         return self.elapsed_s * 1e6 / max(self.rows["containers"], 1)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts about the export as a JSON object."""
+        """Return the facts about the export, for the JSON output."""
         return {
             "snapshot": str(self.path),
             "snapshot_id": self.snapshot_id,
@@ -103,9 +106,9 @@ class ExportResult:
 
 
 def export(wish: ExportOptions, progress: Callable[[int, int], None]) -> ExportResult:
-    """Write the snapshot. After each page, call `progress` with the number of its containers and
-    the number of containers in the cluster.
+    """Write the snapshot, and return its facts.
 
+    After each page, call `progress` with the number of containers in the page and in the cluster.
     On failure, remove the incomplete snapshot and raise RefusedError or UnavailableError.
     """
     begun_s = time.monotonic()
@@ -153,7 +156,7 @@ class _Export:
     holders: dict[str, Any] = field(default_factory=dict)
 
     def add(self, page: Page) -> None:
-        """Write the rows of a page."""
+        """Write the rows of one page of containers."""
         self.gone_count += page.gone_count
         known = self.cluster.open_pipelines
         if any(snapshot_rows.lacks_pipeline(info, known) for info, _ in page.containers):
@@ -185,7 +188,7 @@ class _Export:
         self.files.add("replicas", replicas)
 
     def add_nodes(self) -> None:
-        """Write the current nodes, and the nodes that only occur in replicas."""
+        """Write the current nodes, and the nodes that are only mentioned in replicas."""
         self.cluster.list_nodes()
         usages = self.cluster.usages()
         try:

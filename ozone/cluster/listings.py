@@ -18,7 +18,7 @@ BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the listing: containers with their replicas, ascending by container id."""
+    """A page of the list of containers, with the replicas of each, by ascending container id."""
 
     containers: tuple[tuple[Any, tuple[Any, ...]], ...]
     gone_count: int
@@ -29,8 +29,10 @@ class Page:
 
 @dataclass(slots=True)
 class OzoneClusterView:
-    """An Ozone cluster as its SCM reports it. All methods raise RefusedError or
-    UnavailableError.
+    """The state of an Ozone cluster, as its SCM reports it.
+
+    All methods raise RefusedError if the SCM rejects a request, and UnavailableError if no SCM
+    answers.
     """
 
     client: OzoneScmClient
@@ -44,12 +46,14 @@ class OzoneClusterView:
         return str(self.client.call(ScmRequestType.GET_SCM).get_scm.cluster_id)
 
     def is_in_safe_mode(self) -> bool:
-        """Return True if the SCM is in safe mode, in which it waits for the datanodes' reports."""
+        """Return whether the SCM is in safe mode.
+
+        In safe mode, it waits for the reports of the datanodes.
+        """
         return bool(self.client.call(ScmRequestType.GET_SAFE_MODE).get_safe_mode.is_on)
 
     def list_nodes(self) -> None:
-        """Read the current nodes. If the SCM no longer lists a node from an earlier call, keep this
-        node."""
+        """Read the current nodes. Keep nodes of an earlier call that the SCM no longer lists."""
         answer = self.client.call(ScmRequestType.QUERY_NODES, scope=WHOLE_CLUSTER)
         for node in answer.query_nodes.nodes:
             self.nodes[datanode_id(node.datanode)] = node
@@ -76,7 +80,7 @@ class OzoneClusterView:
         return found
 
     def pages(self) -> Iterator[Page]:
-        """Yield all containers with their replicas, ascending by id."""
+        """Yield all containers with their replicas in pages, by ascending container id."""
         start, total = 1, 0
         while True:
             listed = self.client.call(
@@ -119,14 +123,14 @@ class OzoneClusterView:
 
 
 def datanode_id(datanode: Any) -> str:
-    """Return the id of a datanode in any of the SCM's formats; empty if it has none."""
+    """Return the id of a datanode in any of the SCM's formats, or "" if it has none."""
     if datanode.uuid:
         return str(datanode.uuid)
     return _uuid(datanode.id.uuid if datanode.HasField("id") else datanode.uuid128)
 
 
 def pipeline_id(pipeline: Any) -> str:
-    """Return the id of a pipeline in any of the SCM's formats; empty if it has none."""
+    """Return the id of a pipeline in any of the SCM's formats, or "" if it has none."""
     return str(pipeline.id) if pipeline.id else _uuid(pipeline.uuid128)
 
 

@@ -1,7 +1,7 @@
 """`suture ozone reconcile`: sends the reconcile rows of a plan to Ozone's SCM one by one.
 
-The SCM orders the datanodes of a container to compare their replicas, as with `ozone admin
-container reconcile`. The datanodes repair chunks that differ from a peer's tree.
+For each row, the SCM orders the datanodes of a container to compare their replicas, as with `ozone
+admin container reconcile`. The datanodes repair chunks that differ from the tree of a peer.
 """
 
 import time
@@ -30,7 +30,7 @@ EXPIRED_SINCE: Final = "it expired while others were ordered: verify a fresh sna
 
 
 class RowOutcome(StrEnum):
-    """The outcome of one row of the plan."""
+    """The outcome of one row of the plan, for example that the SCM rejected it."""
 
     SHOWN = "SHOWN"  # not sent, because of the dry run
     ORDERED = "ORDERED"  # the SCM has ordered the datanodes to reconcile
@@ -43,7 +43,7 @@ class RowOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReconcileRow:
-    """A container to reconcile according to the plan."""
+    """A row of the plan: a container to reconcile."""
 
     container_id: int
     reason: str
@@ -53,7 +53,7 @@ class ReconcileRow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The reconcile rows of a finished run of `suture-verify`, most urgent first."""
+    """The reconcile rows of a finished run of `suture-verify`, the most urgent first."""
 
     run_id: str
     cluster_id: str
@@ -62,8 +62,7 @@ class Plan:
 
 @dataclass(slots=True)
 class ReconcileReport:
-    """The progress of a reconcile: the plan, and the outcome of each row so far, by container
-    id."""
+    """The progress of a reconcile: the plan, and the outcomes so far, by container id."""
 
     plan: Plan
     is_dry_run: bool
@@ -80,8 +79,10 @@ class ReconcileReport:
         return not sent.isdisjoint(self.counts())
 
     def sent(self) -> dict[str, str]:
-        """Return the ids of the containers whose reconcile the SCM has ordered (`ordered`), or may
-        have ordered (`not_known`). Errors show these facts."""
+        """Return the ids of the containers whose reconcile the SCM has or may have ordered.
+
+        The key is `ordered` for the first, and `not_known` for the second. Errors show these facts.
+        """
         return {
             outcome.value.lower(): ",".join(
                 str(key) for key, (own, _) in self.outcomes.items() if own is outcome
@@ -91,11 +92,11 @@ class ReconcileReport:
 
     @property
     def is_unfinished(self) -> bool:
-        """True if a row has an outcome that needs an operator."""
+        """True if a row has an outcome that requires an action of the operator."""
         return bool(self.counts().keys() - {RowOutcome.ORDERED, RowOutcome.EXPLAINED})
 
     def facts(self) -> dict[str, Any]:
-        """Return the outcomes of all rows as a JSON object."""
+        """Return the outcomes of all rows, for the JSON output."""
         counts = self.counts()
         return {
             "run_id": self.plan.run_id,
@@ -116,8 +117,10 @@ class ReconcileReport:
 
 
 def reconcile_plan(run: FinishedRun) -> Plan:
-    """Return the reconcile rows in the result of a `suture-verify` run. Raise RefusedError if the
-    result cannot be read."""
+    """Return the reconcile rows in the result of a `suture-verify` run.
+
+    Raise RefusedError if the result cannot be read.
+    """
     request_read = read_plan(run, only="reconcile")
     summary = run.json_object("summary.json")
     try:
@@ -139,7 +142,7 @@ def reconcile_plan(run: FinishedRun) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileOptions:
-    """The options of a reconcile: the plan and its rate."""
+    """The options of a reconcile: the plan, and the number of containers per minute."""
 
     client: OzoneScmClient
     plan: Plan
@@ -153,7 +156,7 @@ def reconcile(wish: ReconcileOptions, orders: ReconcileReport, told: Callable[[]
     """Send the rows of a plan, add each outcome to `orders`, and call `told` after each row.
 
     Raise RefusedError if the plan is for another cluster, and UnavailableError if no SCM answers.
-    `orders` then has the outcomes of the rows before the error.
+    Then `orders` has the outcomes of the rows before the error.
     """
     for row in wish.plan.rows:
         orders.outcomes[row.container_id] = (RowOutcome.NOT_SENT, "")
@@ -205,8 +208,11 @@ def _paced(
     wish: ReconcileOptions,
     leave_out: Callable[[ReconcileRow], None],
 ) -> Iterator[int]:
-    """Yield container ids in the order of the plan, at most `per_minute` of them per minute. If a
-    row has expired, call `leave_out` with the row, without waiting, and continue."""
+    """Yield the container ids of the rows in the order of the plan.
+
+    At most `per_minute` ids are yielded per minute. If a row has expired, call `leave_out` with the
+    row instead, without waiting.
+    """
     pause_s = 0.0
     for row in wanted:
         if pause_s and not _is_expired(row, wish.now_ms()):

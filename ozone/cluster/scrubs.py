@@ -1,6 +1,6 @@
 """Reads the scrub results of all hosts for the replicas of a snapshot.
 
-Each host's `suture ozone scrub --json` prints one document. The results are kept in columns, with
+`suture ozone scrub --json` prints one document per host. The results are kept in columns, with
 about 40 bytes per replica, because a cluster has tens of millions of replicas.
 """
 
@@ -46,8 +46,9 @@ settled root is known."""
 class ScrubbedReplica:
     """The scrub results of one replica.
 
-    `root` is the root of Ozone's tree at the time of the scrub. `settled_root` is the root computed
-    from the replica's rows and data, independent of Ozone's tree; None if not every byte was read.
+    `root` is the root of Ozone's tree at the time of the scrub. `settled_root` is the root that the
+    scrub computed from the rows and the data of the replica, independent of Ozone's tree. It is
+    None if the scrub did not read every byte.
     """
 
     volume_id: str
@@ -66,8 +67,10 @@ class ScrubFindings:
     """Ids of datanodes and volumes. `rows` contains indexes into this tuple."""
 
     def between(self, first_id: int, last_id: int) -> dict[tuple[int, str], ScrubbedReplica]:
-        """Return the newest result of each replica of the containers `first_id` to `last_id`, by
-        (container id, datanode id)."""
+        """Return the newest result of each replica of the containers from `first_id` to `last_id`.
+
+        The key is (container id, datanode id).
+        """
         found = {}
         containers = self.rows["container"]
         begin = np.searchsorted(containers, first_id)
@@ -88,8 +91,10 @@ NOTHING_SCRUBBED: Final = ScrubFindings(np.zeros(0, dtype=_ROW), ())
 
 
 def read_scrubs(paths: Iterable[Path]) -> ScrubFindings:
-    """Return the results in the documents of all hosts. Raise RefusedError for an invalid
-    document."""
+    """Return the scrub results in the documents of all hosts.
+
+    Raise RefusedError if a document is invalid.
+    """
     numbers: dict[str, int] = {}
     parts = [NOTHING_SCRUBBED.rows]
     for path in paths:

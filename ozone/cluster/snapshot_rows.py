@@ -1,8 +1,8 @@
 """Converts the reports of Ozone's SCM to rows of a snapshot. No I/O.
 
-The SCM does not report tombstones and pending deletes. In the rows these facts are unknown, or have
-the value for which the judge plans the fewest actions. Volumes, scan times and findings come from
-scrubs.
+The SCM does not report tombstones and pending deletes. The rows state that these are unknown, or
+have the value for which `health/` plans the fewest actions. Volumes, scan times and findings come
+from scrubs.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class UnsupportedValue(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ExportContext:
-    """The facts that hold for all rows of one export."""
+    """The facts that are the same for all rows of one export."""
 
     as_of_ms: int
     has_reported: bool
@@ -55,12 +55,15 @@ class ExportContext:
 
 
 def lacks_pipeline(info: Any, open_pipelines: frozenset[str]) -> bool:
-    """Return True if a container is open but its pipeline is not in `open_pipelines`."""
+    """Return whether a container is open and its pipeline is not in `open_pipelines`."""
     return STATES.get(info.state) == "OPEN" and pipeline_id(info.pipeline_id) not in open_pipelines
 
 
 def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportContext) -> Row:
-    """Return the row of a container. Raise UnsupportedValue if one of its values is unknown."""
+    """Return the snapshot row of a container.
+
+    Raise UnsupportedValue if one of its values is unknown.
+    """
     kind, state = TYPES.get(info.type), STATES.get(info.state)
     if kind is None or state is None:
         raise UnsupportedValue(f"replication type {info.type}, state {info.state}")
@@ -90,10 +93,10 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: ExportCont
 def replica_row(
     replica: Any, instant: ExportContext, scrubbed: ScrubbedReplica | None = None
 ) -> Row:
-    """Return the row of a replica, with its scrub results. Raise UnsupportedValue if one of its
-    values is unknown.
+    """Return the snapshot row of a replica, with its scrub results.
 
-    The scrub's roots are used only if the datanode still reports the same tree.
+    The roots of the scrub are used only if the datanode still reports the same tree. Raise
+    UnsupportedValue if one of the values is unknown.
     """
     if replica.state not in REPLICA_STATES:
         raise UnsupportedValue(f"a replica in state {replica.state}")
@@ -128,10 +131,10 @@ def replica_row(
 
 
 def root_of(replica: Any) -> int | None:
-    """Return the root that a datanode reported; None if the replica has no tree.
+    """Return the root that a datanode reported, or None if the replica has no tree.
 
-    Ozone reports 0 for a replica without a tree, but 0 is also the root of an empty tree. Therefore
-    0 means that there is no tree only if the replica has blocks.
+    Ozone reports 0 for a replica without a tree, but 0 is also the root of an empty tree.
+    Therefore, 0 means that there is no tree only if the replica has blocks.
     """
     root: int = replica.checksum
     if not 0 <= root < ROOT_END:
@@ -141,7 +144,7 @@ def root_of(replica: Any) -> int | None:
 
 
 def node_row(datanode: str, node: Any, usage: Any, instant: ExportContext) -> Row:
-    """Return the row of a node. Raise UnsupportedValue if one of its values is unknown."""
+    """Return the snapshot row of a node. Raise UnsupportedValue if one of its values is unknown."""
     health = HEALTHS.get(node.states[0] if node.states else 0)
     op_state = NODE_STATES.get(node.op_states[0] if node.op_states else 0)
     if health is None or op_state is None:
@@ -163,7 +166,7 @@ def node_row(datanode: str, node: Any, usage: Any, instant: ExportContext) -> Ro
 
 
 def removed_node_row(datanode: Any) -> Row:
-    """Return the row of a node that holds a replica but is no longer listed by the SCM."""
+    """Return the snapshot row of a node that has a replica but is no longer listed by the SCM."""
     return {
         **_place(datanode),
         "health": "DEAD",
@@ -176,7 +179,10 @@ def removed_node_row(datanode: Any) -> Row:
 
 
 def _place(datanode: Any) -> dict[str, Any]:
-    """Return a node's address and rack. Queue lengths, which the SCM does not report, are 0."""
+    """Return the columns with the address and the rack of a node.
+
+    The lengths of queues, which the SCM does not report, are 0.
+    """
     return {
         "datanode_id": datanode_id(datanode),
         "address": datanode.host_name or datanode.ip_address,

@@ -1,1 +1,1 @@
-"""Serves an agent's store as a datanode of Ozone, to Ozone's peers and clients."""
+"""Serves the store of an agent to Ozone's datanodes and clients, like a datanode of Ozone."""

@@ -1,4 +1,4 @@
-"""Handles the commands that return facts or trees of replicas, and the test command Echo."""
+"""Handlers of the commands that return facts or trees of replicas, and of the test command Echo."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -42,7 +42,7 @@ class ContainerCommands:
         }
 
     def _echo(self, asked: CommandRequest) -> Body:
-        """Return as many bytes as requested. Raise RefusedError if the request contains a sleep."""
+        """Return as many bytes as requested. Raise RefusedError if the request asks for a delay."""
         count = asked.body.answer_bytes
         if not 0 <= count <= ECHO_BYTES_MAX:
             raise RefusedError(
@@ -58,8 +58,10 @@ class ContainerCommands:
         return {"read_container": {"container": _container_data(facts)}}
 
     def _containers(self, asked: CommandRequest) -> Body:
-        """Return the facts of several replicas, from the requested container id on. The datanode
-        need not have a container with this id."""
+        """Return the facts of several replicas, from the requested container id on.
+
+        The datanode need not have a container with this id.
+        """
         count = min(asked.body.count or CONTAINERS_MAX, CONTAINERS_MAX)
         start = max(asked.container_id, 0)
         facts = self._store.replicas(start=start, count=count)
@@ -75,7 +77,7 @@ class ContainerCommands:
 
 
 def _container_data(facts: ReplicaFacts) -> Body:
-    """Return a replica's facts in Ozone's form, without its path on disk."""
+    """Return the facts of a replica as fields of Ozone's message, without its path on disk."""
     return {
         "container_id": facts.container_id,
         "used_bytes": facts.used_bytes,

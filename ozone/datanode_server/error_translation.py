@@ -13,8 +13,10 @@ log = structlog.get_logger()
 
 
 class StreamAborted(Exception):
-    """Raised to end a stream of requests with a gRPC status, in cases where Ozone's clients expect
-    a status instead of an error result."""
+    """Raised to end a stream of requests with a gRPC status.
+
+    Ozone's clients expect a status instead of an error result in some cases.
+    """
 
     def __init__(self, status: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -22,8 +24,10 @@ class StreamAborted(Exception):
 
 
 class StatusTranslator:
-    """Context manager that converts an error of its body to a gRPC status and ends the call with
-    this status. Callers therefore need no `except Exception`."""
+    """Context manager that converts an error to a gRPC status, and ends the call with this status.
+
+    Callers therefore need no `except Exception`.
+    """
 
     def __init__(self, context: grpc.ServicerContext, method: str) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""The gRPC server for Ozone's datanodes and clients, which gives them access to the agent's store.
+"""The gRPC server through which Ozone's datanodes and clients access the agent's store.
 
 The server listens on one address. It has the same limits on connections, calls and waits as the
 agent's own server. A secure cluster needs two of these servers: one for requests with tokens, and
@@ -38,8 +38,9 @@ def bound_server(
     services: Mapping[ServiceDescriptor, object],
     security: Security,
 ) -> BoundServer:
-    """Bind `listen` (host:port; port 0 = any free port) and return the server of these services.
-    Raise RefusedError(INVALID_CONFIG) if this fails.
+    """Bind the address `listen` (host:port), and return the server of these services.
+
+    If the port is 0, use any free port. Raise RefusedError(INVALID_CONFIG) if this fails.
     """
     layers = (
         MemoryBudgetMiddleware(inside.memory, COSTS, inside.waits),
@@ -62,7 +63,7 @@ def bound_server(
 
 
 def built_service(inside: HostServices, verify: VerifyToken) -> XceiverService:
-    """Return the service that gives Ozone's clients access to a host's store."""
+    """Return the service through which Ozone's clients access the store of a host."""
     return XceiverService(
         [
             ContainerCommands(inside.store),

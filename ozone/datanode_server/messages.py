@@ -1,5 +1,7 @@
-"""Requests and answers of Ozone's datanodes, as an agent serves them
-(`proto/ozone/messages/serving.proto`)."""
+"""Requests and answers of Ozone's datanodes, as an agent serves them.
+
+The format is defined in `proto/ozone/messages/serving.proto`.
+"""
 
 from typing import Any, Final
 
@@ -9,7 +11,7 @@ from ozone.clients.datanode_messages import DatanodeCommand
 from ozone.messages import serving_pb2
 from suture.errors import Code, RefusedError
 
-MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
+MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, for requests and answers
 FRAME_BYTES_MAX: Final = 4 * 1024  # bytes of an answer around its payload
 
 REQUEST: Final[Any] = serving_pb2.Request
@@ -24,7 +26,7 @@ BODIES: Final = {
 
 
 def parse_request(data: bytes) -> Any:
-    """Return the request in `data`. Raise RefusedError(MALFORMED_REQUEST) if it is invalid."""
+    """Parse a request. Raise RefusedError(MALFORMED_REQUEST) if it is invalid."""
     try:
         return REQUEST.FromString(data)
     except DecodeError as error:

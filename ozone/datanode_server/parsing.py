@@ -1,7 +1,7 @@
-"""Validates the parameters of Ozone's clients: ids, ranges of bytes, blocks with chunks.
+"""Validates the parameters of Ozone's clients: ids, byte ranges, and blocks with chunks.
 
-Every input is converted to a value that satisfies the rules of `merkle.replica`. An invalid input
-is rejected with the name of the invalid field.
+Every parameter is converted to a value that satisfies the rules of `merkle.replica`. An invalid
+parameter is rejected with the name of its field.
 """
 
 from typing import Any, Final
@@ -28,7 +28,7 @@ READ_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit of one ReadChunk
 
 
 def parse_block_key(message: Any, asked: CommandRequest) -> BlockId:
-    """Return the block id in a request. Raise RefusedError if it is invalid."""
+    """Return the block id in a request. Raise RefusedError if the key of the block is invalid."""
     codec.parse_container_id(asked.container_id)
     if message.container_id != asked.container_id:
         raise codec.malformed(
@@ -40,8 +40,10 @@ def parse_block_key(message: Any, asked: CommandRequest) -> BlockId:
 
 
 def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
-    """Return the requested range of bytes. Raise RefusedError if it is too large for one
-    message."""
+    """Return the requested range as (offset, length in bytes).
+
+    Raise RefusedError if the range is invalid or too large for one message.
+    """
     if length_bytes > READ_BYTES_MAX:
         raise RefusedError(
             Code.INELIGIBLE,
@@ -54,9 +56,9 @@ def parse_span(offset: int, length_bytes: int, where: str) -> tuple[int, int]:
 
 
 def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInfo:
-    """Return a chunk that a client writes. The store verifies its checksums.
+    """Return the description of a chunk that a client writes.
 
-    Raise RefusedError if the description of the chunk is invalid.
+    The store verifies the checksums later. Raise RefusedError if the description is invalid.
     """
     kind = message.checksum_data.type
     if message.checksum_data.HasField("type") and kind not in set(ChecksumType):
@@ -68,7 +70,7 @@ def parse_written_chunk(message: Any, block_id: BlockId, where: str) -> ChunkInf
 
 
 def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockData:
-    """Return the block that a client commits, with the checksums of its stripes in its metadata.
+    """Return the block that a client commits. Its metadata includes the stripe checksums.
 
     Chunks without bytes, which Ozone allows, are omitted. Raise RefusedError if the block is
     invalid.
@@ -95,8 +97,11 @@ def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockDa
 
 
 def _check_notes(message: Any, where: str) -> None:
-    """Raise RefusedError if a metadata entry of the block is not text, if there are more entries
-    than a block may have, or if the block has an incremental chunk list."""
+    """Raise RefusedError if the metadata of a block is invalid.
+
+    It is invalid if an entry is not text or if there are too many entries. A block with an
+    incremental chunk list is refused, too.
+    """
     codec.check_pair_count(len(message.metadata), f"{where}.metadata")
     notes = []
     for at, pair in enumerate(message.metadata):

@@ -1,6 +1,6 @@
-"""Commands that read blocks: rows in Ozone's form, and bytes as they are on disk.
+"""Commands that read blocks: rows in Ozone's format, and bytes as they are on disk.
 
-    GetBlock, ListBlock          rows, in Ozone's form
+    GetBlock, ListBlock          rows, in Ozone's format
     GetCommittedBlockLength      the committed length of a block
     ReadChunk                    any range of committed bytes, in one answer
     ReadBlock                    a range as a stream, with the checksums that were written with it
@@ -50,8 +50,10 @@ class ReadCommands:
     def __init__(
         self, store: ReplicaStore, *, on_read: Callable[[float], None] = lambda _: None
     ) -> None:
-        """Serve reads from `store`. `on_read` receives the duration of each read of chunk data, in
-        seconds."""
+        """Serve reads from `store`.
+
+        `on_read` is called with the duration in seconds of each read of chunk data.
+        """
         self._store = store
         self._on_read = on_read
         self.commands: Mapping[DatanodeCommand, Answering] = {
@@ -71,9 +73,11 @@ class ReadCommands:
         return {"get_block": {"block": row}}
 
     def _blocks(self, asked: CommandRequest) -> Body:
-        """Return the requested number of blocks, ascending by id. If one of them is damaged, return
-        an error instead, because a caller that lists all blocks would treat a missing block as
-        deleted."""
+        """Return the requested number of blocks by ascending id.
+
+        If one of them is damaged, return an error for the complete request. A caller that lists all
+        blocks would treat a missing block as deleted.
+        """
         wish = asked.body
         if not wish.HasField("count"):
             raise codec.malformed("count", "is not there")
@@ -98,8 +102,11 @@ class ReadCommands:
         return {"get_committed_block_length": answer}
 
     def _readable(self, asked: CommandRequest, named: Any) -> BlockLocation:
-        """Return the location of a block. Raise RefusedError if the request names a later commit
-        than the local one, or another shard."""
+        """Return the location of a block.
+
+        Raise RefusedError if the request names a higher commit id than the local one, or another
+        shard.
+        """
         block_id = parse_block_key(named, asked)
         facts = self._store.replica(asked.container_id)
         if facts.replica_index and named.replica_index not in {0, facts.replica_index}:
@@ -138,8 +145,10 @@ class ReadCommands:
         return {"read_chunk": {**answer, "buffers": {"buffers": buffers}}}
 
     def _stream(self, asked: CommandRequest) -> Iterator[Body]:
-        """Yield the messages with the requested range of a block. The range is extended to whole
-        checksum windows."""
+        """Yield the answers with the requested range of a block.
+
+        The range is extended to complete checksum windows.
+        """
         wish = asked.body
         found = self._readable(asked, wish.block_id)
         begin, end = _range_of(found.block, wish)
@@ -162,10 +171,10 @@ class ReadCommands:
 
 
 def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
-    """Return the start and end of the requested bytes; a length of 0 means all bytes.
+    """Return the start and the end of the requested bytes.
 
-    Raise StreamAborted if the range has no bytes, because Ozone's clients expect a gRPC status in
-    this case.
+    If the requested length is 0, return all bytes. Raise StreamAborted if the range has no bytes,
+    because Ozone's clients expect a gRPC status then.
     """
     if wish.offset >= block.length_bytes:
         raise StreamAborted(
@@ -177,8 +186,11 @@ def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
 
 
 def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield the offset and length of each message for one chunk. Messages have whole windows;
-    together they cover the bytes from `begin` to before `end`."""
+    """Yield (offset, length in bytes) of each message for one chunk.
+
+    Each message has complete checksum windows. Together, the messages cover the bytes from `begin`
+    to before `end`.
+    """
     window_bytes = _window_bytes(chunk)
     first = max(begin - chunk.offset, 0) // window_bytes * window_bytes
     last = -(-(min(end, chunk.end) - chunk.offset) // window_bytes) * window_bytes
@@ -189,15 +201,17 @@ def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterat
 
 
 def _window_bytes(chunk: ChunkInfo) -> int:
-    """Return the size of a window in bytes, the smallest part that can be verified. Return 1 if the
-    chunk has no checksums."""
+    """Return the size in bytes of a checksum window, the smallest part that can be verified.
+
+    Return 1 if the chunk has no checksums.
+    """
     if chunk.checksum_type is ChecksumType.NONE:
         return 1
     return chunk.bytes_per_checksum
 
 
 def _sums(chunk: ChunkInfo, offset: int, length_bytes: int) -> Body:
-    """Return the checksums of a range of whole windows, in Ozone's form."""
+    """Return the checksums of a range of complete windows, as fields of Ozone's message."""
     about: Body = {"type": chunk.checksum_type, "bytes_per_checksum": chunk.bytes_per_checksum}
     if chunk.checksum_type is ChecksumType.NONE:
         return about

@@ -1,10 +1,10 @@
-"""A replica's tree in Ozone's form: CRC-32C, bit for bit (ADR 0032).
+"""Converts the tree of a replica to the tree that Ozone would compute, with CRC-32C (ADR 0032).
 
-If the store's tree is a crc32c tree, it is used unchanged. If it is an xxh3_64 tree, the leaves are
-computed from the rows, and for damaged chunks from the bytes on disk.
+If the tree in the store uses CRC-32C, it is used unchanged. If it uses XXH3, the leaves are
+computed from the rows, and those of damaged chunks from the bytes on disk.
 
-An XXH3 tree does not have the CRC-32C of deleted blocks. If it has tombstones, its conversion to
-Ozone's form has no tombstones and no root. Ozone treats a tree without a root as missing.
+An XXH3 tree does not have the CRC-32C of deleted blocks. If it has tombstones, the converted tree
+has no tombstones and no root. Ozone treats a tree without a root as missing.
 """
 
 from collections.abc import Mapping
@@ -28,14 +28,17 @@ REREAD_BYTES_MAX: Final = 64 * 1024**2  # data of damaged chunks to read per tre
 
 @dataclass(frozen=True, slots=True)
 class OzoneView:
-    """A replica's tree in CRC-32C. `root` is None if the root in Ozone's form is unknown."""
+    """The tree of a replica in CRC-32C.
+
+    `root` is None if the root that Ozone would compute is unknown.
+    """
 
     tree: Tree
     root: int | None
 
 
 def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
-    """Return the tree of a replica in Ozone's form.
+    """Return the tree of a replica with Ozone's checksums.
 
     Raise RefusedError(UNCLOSED_CONTAINER_IO) if the replica is not closed, and UnavailableError if
     it changes too often during the call.
@@ -52,8 +55,11 @@ def ozone_view(store: ReplicaStore, container_id: ContainerId) -> OzoneView:
 
 
 def _viewed(tree: Tree) -> OzoneView:
-    """Return a CRC-32C tree as an OzoneView. Tombstones that were created under another algorithm
-    are left out; the root is then unknown."""
+    """Return a CRC-32C tree as an OzoneView.
+
+    Tombstones that were created with another checksum algorithm are omitted. The root is then
+    unknown.
+    """
     beyond = tree.deleted & (tree.block_checksums > np.uint64(CHECKSUM_MAX))
     if not beyond.any():
         return OzoneView(tree, tree.root)
@@ -61,7 +67,7 @@ def _viewed(tree: Tree) -> OzoneView:
 
 
 def _folded(store: ReplicaStore, container_id: ContainerId, tree: Tree) -> Tree:
-    """Return the live blocks of an xxh3_64 tree as a CRC-32C tree."""
+    """Return the blocks of an XXH3 tree that are not deleted, as a CRC-32C tree."""
     rows = [row for row in store.view(container_id).block_rows() if is_intact(*row)]
     live = tree.select(tree.block_ids[~tree.deleted])
     written = build_from_rows(rows, {}, algorithm=tree.algorithm)
@@ -77,8 +83,11 @@ def _is_same(live: Tree, written: Tree) -> bool:
 def _folded_around_damage(
     store: ReplicaStore, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
 ) -> Tree:
-    """Return the live blocks as a CRC-32C tree. Leaves of healthy chunks are computed from the
-    rows, leaves of damaged chunks from the bytes on disk."""
+    """Return the blocks of a tree with damaged chunks, as a CRC-32C tree.
+
+    The leaves of healthy chunks are computed from the rows, and those of damaged chunks from the
+    bytes on disk.
+    """
     builder = TreeBuilder(Algorithm.CRC32C)
     left_bytes = REREAD_BYTES_MAX
     for block_id in map(BlockId, live.block_ids.tolist()):
@@ -109,8 +118,10 @@ def _leaf(algorithm: Algorithm, chunk: ChunkInfo) -> int:
 def _reread(
     store: ReplicaStore, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf
 ) -> Leaf | None:
-    """Return the leaf of a damaged chunk, computed from the bytes that are on disk now. Return None
-    if the chunk cannot be read at all."""
+    """Return the leaf of a damaged chunk, computed from the bytes that are on disk now.
+
+    Return None if the chunk cannot be read.
+    """
     try:
         data = store.view(container_id).read(block_id, chunk.offset, leaf.length_bytes)
     except SutureError:
@@ -121,7 +132,10 @@ def _reread(
 
 
 def checked_size(what: str, data: bytes, bytes_max: int) -> bytes:
-    """Return `data`. Raise RefusedError if it is too large for a message."""
+    """Return `data`.
+
+    Raise RefusedError if it is too large for a message. `what` names it in the error.
+    """
     if len(data) > bytes_max:
         raise RefusedError(
             Code.INELIGIBLE, f"{what} has {len(data)} bytes, a message of Ozone has {bytes_max}"

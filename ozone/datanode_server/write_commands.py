@@ -69,7 +69,7 @@ class WriteCommands:
         return {"create_container": {}}
 
     def _write(self, asked: CommandRequest) -> Body:
-        """Write one chunk, and commit its block if the request contains a commit."""
+        """Write one chunk. If the request contains a commit, also commit the block of the chunk."""
         wish = asked.body
         block_id = parse_block_key(wish.block_id, asked)
         chunk = parse_written_chunk(wish.chunk, block_id, "chunkData")
@@ -89,7 +89,7 @@ class WriteCommands:
         return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
 
     def _put(self, asked: CommandRequest) -> Body:
-        """Commit a block. All its chunks must have been written; a block may have no chunks."""
+        """Commit a block, whose chunks must all have been written. A block may have no chunks."""
         message = asked.body.block
         block = self._commit(asked, message, "blockData")
         with self._hold(asked):
@@ -103,8 +103,11 @@ class WriteCommands:
         return replace(parse_commit(message, asked.container_id, where), bcsid=NO_SEQUENCE)
 
     def _begin(self, asked: CommandRequest, index: int) -> None:
-        """Create the container if this write is its first one. Raise RefusedError if the write
-        names a replicated container or another replica index."""
+        """Create the container if it does not exist yet.
+
+        Raise RefusedError if the container is replicated, or has another replica index than the
+        request.
+        """
         try:
             here = self.store.replica(asked.container_id).replica_index
         except RefusedError as error:
@@ -136,8 +139,10 @@ class WriteCommands:
         return {"close_container": {"container_id": asked.container_id}}
 
     def _delete(self, asked: CommandRequest) -> Body:
-        """Delete the incomplete replica of an abandoned reconstruction; reject any other
-        replica."""
+        """Delete the incomplete replica of an abandoned reconstruction.
+
+        Refuse to delete other replicas.
+        """
         with self._hold(asked):
             facts = self._check_shard(asked)
             is_given_up = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
@@ -159,8 +164,10 @@ class WriteCommands:
     # Common parts of all commands.
 
     def _hold(self, asked: CommandRequest) -> AbstractContextManager[None]:
-        """Context manager that holds the container's lease during its body. Waits for the lease at
-        most until the caller's deadline."""
+        """Hold the container's lease for a `with` block.
+
+        Wait for the lease at most until the deadline of the caller.
+        """
         timeout_s = self.lease_timeout_s
         if asked.remaining_s is not None:
             timeout_s = min(timeout_s, asked.remaining_s)
@@ -169,7 +176,7 @@ class WriteCommands:
         return self.leases.hold(asked.container_id, timeout_s)
 
     def _audited(self, action: str, carry_out: Callable[[CommandRequest], Body]) -> Answering:
-        """Return a handler that executes a command and writes the outcome to the audit log."""
+        """Return a handler that executes a command and then writes the outcome to the audit log."""
 
         def written_down(asked: CommandRequest) -> Body:
             result = Code.CONTAINER_INTERNAL_ERROR.value
@@ -194,7 +201,7 @@ class WriteCommands:
 
 
 def _committed(block_id: Any, length_bytes: int) -> Body:
-    """Return the fields of an answer with the block's new committed length."""
+    """Return the fields of an answer that has the new committed length of a block."""
     block_id.bcsid = NO_SEQUENCE
     return {"committed": {"block_id": block_id, "length": length_bytes}}
 

@@ -1,4 +1,4 @@
-"""A conversation with a peer or client of Ozone: requests and their answers, in order.
+"""The service that answers the requests of Ozone's datanodes and clients, in order.
 
     send(stream ContainerCommandRequestProto) returns (stream ContainerCommandResponseProto)
 
@@ -56,8 +56,9 @@ Body = dict[str, Any]
 class CommandRequest:
     """A valid request and its caller.
 
-    `remaining_s` is the time until the deadline; None if unknown. `place` is the caller's address
-    and port in gRPC's form. `who` is the caller's name in its token.
+    `remaining_s` is the time in seconds until the deadline, or None if it is unknown. `place` is
+    the address and port of the caller in gRPC's format. `who` is the name of the caller in its
+    token.
     """
 
     request: Any
@@ -75,7 +76,7 @@ part of the request for this command. It returns the caller's name for the audit
 
 
 def accept_any(_command: DatanodeCommand, _request: Any, _body: Any) -> str:
-    """Accept a request without a token."""
+    """Accept a request without verifying a token. Used if the cluster is not secure."""
     return PLAINTEXT
 
 
@@ -83,8 +84,10 @@ Answering = Callable[[CommandRequest], Body | Iterator[Body]]
 
 
 class CommandGroup(Protocol):
-    """A group of Ozone's datanode commands, each with the function that executes it (its
-    handler)."""
+    """A group of Ozone's datanode commands.
+
+    Each command has a function that executes it (its handler).
+    """
 
     @property
     def commands(self) -> Mapping[DatanodeCommand, Answering]:
@@ -93,7 +96,7 @@ class CommandGroup(Protocol):
 
 
 class XceiverService:
-    """Answers the requests of Ozone's datanodes and clients on `XceiverClientProtocolService`."""
+    """Implements Ozone's gRPC service `XceiverClientProtocolService`."""
 
     decoders = encoders = BYTES
 
@@ -106,8 +109,11 @@ class XceiverService:
         calls_per_s_max: int = 0,
         verify: VerifyToken,
     ) -> None:
-        """Serve the commands of `groups`. `calls_per_s_max` limits the requests of each caller; 0 =
-        no limit. `verify` raises RefusedError if a request has no valid token."""
+        """Serve the commands of `groups`.
+
+        `calls_per_s_max` limits the requests of each caller per second. 0 means no limit. `verify`
+        raises RefusedError if a request has no valid token.
+        """
         self._commands: dict[DatanodeCommand, Answering] = {}
         for group in groups:
             assert not self._commands.keys() & group.commands.keys()
@@ -119,7 +125,7 @@ class XceiverService:
         self._allowances = CallerRateLimiter(calls_per_s_max) if calls_per_s_max else None
 
     def send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        """Answer the requests of a stream in order; a request may have several answers."""
+        """Answer the requests of a stream in order. A request may have several answers."""
         caller = account_of(str(context.peer()))
         with StatusTranslator(context, XCEIVER.full_name):
             for data in arriving(requests):
@@ -158,8 +164,10 @@ class XceiverService:
             yield from found
 
     def _carried_out(self, request: Any) -> tuple[Answering, str]:
-        """Return the handler of a request, and the name of the request field with the command's
-        parameters. Raise RefusedError for an invalid request."""
+        """Return the handler of a request, and the name of the request field with the parameters.
+
+        Raise RefusedError if the request is invalid or its command is not supported.
+        """
         command = COMMANDS.get(request.command)
         if command is None:
             raise RefusedError(Code.INELIGIBLE, f"command {request.command} is unknown here")
@@ -200,8 +208,10 @@ class XceiverService:
 
 
 def _index_of(asked: CommandRequest) -> int:
-    """Return the replica index in a write request to a container that this datanode does not have;
-    0 for other requests."""
+    """Return the replica index in a write request to a container that this datanode does not have.
+
+    Return 0 for other requests.
+    """
     match asked.request.command:
         case DatanodeCommand.WRITE_CHUNK:
             index: int = asked.body.block_id.replica_index
@@ -213,7 +223,7 @@ def _index_of(asked: CommandRequest) -> int:
 
 
 def _answer(request: Any, result: int, body: Body) -> bytes:
-    """Encode an answer. It repeats the fields of the request that identify the call."""
+    """Encode an answer, which repeats the fields of the request that identify the call."""
     answer = ANSWER(command=request.command, result=result, **body)
     for name in ("trace_id", "client_id", "call_id"):
         if request.HasField(name):
@@ -223,8 +233,10 @@ def _answer(request: Any, result: int, body: Body) -> bytes:
 
 
 class _Answer:
-    """Context manager that converts an error in the handling of one request to a result code and a
-    message. Callers therefore need no `except Exception`."""
+    """Context manager that converts an error of one request to a result code and a message.
+
+    Callers therefore need no `except Exception`.
+    """
 
     def __init__(self, request: Any) -> None:
         self._request = request

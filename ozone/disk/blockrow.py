@@ -35,8 +35,10 @@ ROW_BYTES_MAX: Final = 64 * 1024**2  # a row of 65,535 chunks with 256 checksums
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block. `tail_count` is the number of its chunks that are only in `last_chunk_info`: 0 or
-    1."""
+    """A block that was read from Ozone's rows.
+
+    `tail_count` is the number of its chunks (0 or 1) that only the table `last_chunk_info` has.
+    """
 
     block: BlockData
     tail_count: int
@@ -45,9 +47,9 @@ class StoredBlock:
 def decode_stored(
     container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
 ) -> StoredBlock:
-    """Return the block with these two rows: `row` from `block_data`, `tail` from `last_chunk_info`.
-    One of them may be None.
+    """Return the block in two rows.
 
+    `row` is of the table `block_data`, `tail` of `last_chunk_info`. One of the rows may be None.
     Raise DamagedData if a row is invalid, and UnsupportedFormat if this release does not support
     it.
     """
@@ -87,8 +89,10 @@ def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
 
 
 def _check_counts(block_id: BlockId, row: bytes) -> None:
-    """Raise UnsupportedFormat if a row has too many messages. The check avoids parsing them, which
-    would allocate about 100 bytes for each."""
+    """Raise UnsupportedFormat if a row has too many chunks or metadata entries.
+
+    The check does not parse them, which would allocate about 100 bytes for each.
+    """
     if len(row) <= 2 * CHUNKS_PER_BLOCK_MAX:  # an empty message has two bytes
         return
     outline = parse(BLOCK_OUTLINE, row)
@@ -103,8 +107,7 @@ def _chunks(message: Any) -> list[ChunkInfo]:
 
 
 def decode_chunk(block_id: int, chunk: Any) -> ChunkInfo:
-    """Decode a chunk message of a row. Raise DamagedData or UnsupportedFormat, as `decode_stored`
-    does."""
+    """Decode a chunk of a row. Raise DamagedData or UnsupportedFormat, as `decode_stored` does."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not (chunk.HasField("offset") and chunk.HasField("length")):
         raise DamagedData(f"block {block_id}: a chunk without offset or length")
@@ -138,7 +141,7 @@ def _block(block_id: BlockId, message: Any, chunks: list[ChunkInfo]) -> BlockDat
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """The three checksums that Ozone's tree may have for an undamaged block, by the tree's origin.
+    """The three block checksums that Ozone's tree may have for an undamaged block.
 
     `written` is computed when the data is written, from all chunks in the rows. `closed` is
     computed when the container is closed, without the chunk in `last_chunk_info`. `scanned` is
@@ -152,12 +155,12 @@ class Folds:
 
     @property
     def is_stable(self) -> bool:
-        """True if all three checksums are equal."""
+        """True if all three block checksums are equal."""
         return self.written == self.closed == self.scanned
 
 
 def folds_of(stored: StoredBlock) -> Folds:
-    """Return the three checksums that an undamaged block may have in Ozone's trees."""
+    """Return the three block checksums that Ozone's trees may have for an undamaged block."""
     block = stored.block
     leaves = [
         leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)

@@ -1,12 +1,12 @@
-"""Reads a datanode's RocksDB while the datanode runs, without writing into its directory.
+"""Reads the RocksDB of a datanode while the datanode runs, without writing to its directory.
 
-Opening a RocksDB writes into its directory, even if the database is opened read-only. Therefore the
-module opens a scratch directory with symbolic links to the files. It removes the scratch directory
-once the database is open, because an open database keeps its files open. If a compaction removes a
-file between listing and opening, the module lists the directory again.
+Opening a RocksDB writes to its directory, even if the database is opened read-only. Therefore, this
+module opens a temporary directory with symbolic links to the files. It removes the temporary
+directory after the database is open, because an open database keeps its files open. If a compaction
+removes a file between listing and opening, the module lists the directory again.
 
 A view is a snapshot of the database. A caller requests a view that is not older than a given time.
-If neither log nor manifest have grown, the last view is reused.
+If neither the log nor the manifest has grown, the last view is reused.
 """
 
 import shutil
@@ -45,7 +45,7 @@ Signature = tuple[tuple[str, int, int, int], ...]
 
 
 def library() -> Any:
-    """Return the RocksDB module. Raise RefusedError if it is not installed."""
+    """Return the module rocksdict. Raise RefusedError if it is not installed."""
     try:
         import rocksdict
     except ModuleNotFoundError as error:
@@ -66,7 +66,7 @@ def _reading(path: Path, scratch: str | None = None) -> Iterator[None]:
 
 
 class DatabaseView:
-    """A snapshot of a database, taken at `opened_at_s` of the monotonic clock."""
+    """A snapshot of a database, taken at `opened_at_s` (monotonic clock)."""
 
     def __init__(self, path: Path, database: "Rdict", names: list[str], opened_at_s: float) -> None:
         self._path = path
@@ -74,11 +74,14 @@ class DatabaseView:
         self.opened_at_s = opened_at_s
 
     def has(self, family: str) -> bool:
-        """Return True if the database has this column family."""
+        """Return whether the database has this column family."""
         return family in self._families
 
     def value(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None. Raise UnavailableError if it cannot be read."""
+        """Return the value of a key, or None if there is none.
+
+        Raise UnavailableError if it cannot be read.
+        """
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -86,13 +89,15 @@ class DatabaseView:
         return found
 
     def items(self, family: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield keys (without the prefix) and values, in the order of the keys' bytes."""
+        """Yield (key, value) for each key with this prefix, in the order of the bytes of the keys.
+
+        The prefix is removed from the yielded keys.
+        """
         for keys, values in self.batches(family, prefix):
             yield from zip(keys, values, strict=True)
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield the keys and values of `items` in batches: a list of keys and a list of values
-        each."""
+        """Yield the keys and values of `items` in batches, as (list of keys, list of values)."""
         if family not in self._families:
             return
         with _reading(self._path):
@@ -122,8 +127,10 @@ class DatabaseView:
                 yield keys, values
 
     def first_key(self, family: str, start: bytes) -> bytes | None:
-        """Return the first key at or after `start`; None if there is none. Raise UnavailableError
-        if the database cannot be read."""
+        """Return the first key at or after `start`, or None if there is none.
+
+        Raise UnavailableError if the database cannot be read.
+        """
         if family not in self._families:
             return None
         with _reading(self._path):
@@ -136,9 +143,11 @@ class DatabaseView:
         return key
 
     def key_lengths(self, family: str, prefix: bytes) -> set[int]:
-        """Return the set of lengths, in digits, of the numeric keys after the prefix. If the
-        database cannot be read to the end, the set may be incomplete, and `batches` raises the
-        error."""
+        """Return the lengths of the numeric keys with this prefix, in digits after the prefix.
+
+        If the database cannot be read to the end, the set may be incomplete, and `batches` raises
+        the error.
+        """
         if family not in self._families:
             return set()
         with _reading(self._path):
@@ -157,19 +166,26 @@ class _Failure:
     at_s: float
 
     def is_of(self, seen: Signature) -> bool:
-        """Return True if the attempt was so recent that another attempt would probably fail too.
-        `seen` is the current signature of the database; after a change, the next attempt is made
-        sooner."""
+        """Return whether the attempt was so recent that another one would probably fail, too.
+
+        `seen` is the current signature of the database. If the database has changed, the next
+        attempt is made sooner.
+        """
         age_s = time.monotonic() - self.at_s
         return age_s < (UNCHANGED_S if self.signature == seen else CHANGED_S)
 
 
 class ContainerDatabase:
-    """A RocksDB directory of a datanode. For one owner. Views of the database remain usable after
-    `close`."""
+    """A RocksDB directory of a datanode. Its views remain usable after `close`.
+
+    Only one thread may use the object.
+    """
 
     def __init__(self, path: Path, scratch: Path) -> None:
-        """Use `scratch`, a directory of Suture, for temporary directories."""
+        """Prepare to read a database. It is opened by the first call of `view`.
+
+        `scratch` is a directory of Suture in which temporary directories are created.
+        """
         self.path = self._path = path
         self._scratch = scratch
         self._view: DatabaseView | None = None
@@ -177,9 +193,11 @@ class ContainerDatabase:
         self._failure: _Failure | None = None
 
     def view(self, since_s: float) -> DatabaseView:
-        """Return a view that is not older than `since_s` (monotonic clock). Raise RefusedError or
-        UnavailableError if the database cannot be opened; a recent failure is raised again without
-        another attempt."""
+        """Return a view that is not older than `since_s` (monotonic clock).
+
+        Raise RefusedError or UnavailableError if the database cannot be opened. A recent failure is
+        raised again without another attempt.
+        """
         if self._view is not None:
             if self._view.opened_at_s >= since_s:
                 return self._view
@@ -238,8 +256,11 @@ class ContainerDatabase:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
-    """Raise RefusedError if the database has no table of blocks. If the database's list of files is
-    truncated, RocksDB opens it as an earlier, empty database."""
+    """Raise UnavailableError if the database has no table of blocks.
+
+    If the manifest of the database is truncated, RocksDB opens the database in an earlier, empty
+    state.
+    """
     if BLOCKS not in names:
         raise UnavailableError(
             Code.UNABLE_TO_READ_METADATA_DB,
@@ -269,7 +290,7 @@ def _names(path: Path) -> list[str]:
 
 
 def signature(path: Path) -> Signature:
-    """Return a value that changes with every write to the database; () if it cannot be read."""
+    """Return a value that changes with every write to the database, or () if it cannot be read."""
     facts = []
     try:
         for name in sorted(_names(path)):
@@ -284,6 +305,9 @@ def signature(path: Path) -> Signature:
 
 
 def clear_scratch(scratch: Path) -> None:
-    """Recreate the scratch directory, which may hold links of a killed process."""
+    """Recreate the directory for temporary directories.
+
+    It may have symbolic links that a killed process has left.
+    """
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -33,11 +33,10 @@ _UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneDescriptor:
-    """The contents of a descriptor. `schema` is 3 with one database per volume, 2 with one per
-    container.
+    """Fields of a descriptor file.
 
-    `is_verified` is False if the file has no checksum. `scanned_at_ms` is the time of Ozone's last
-    scan.
+    `schema` is 3 if the volume has one database, and 2 if each container has its own. `is_verified`
+    is False if the file has no checksum. `scanned_at_ms` is the time of Ozone's last scan.
     """
 
     container_id: ContainerId
@@ -65,8 +64,10 @@ _Loader.add_constructor(TAG, _mapping)
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> OzoneDescriptor:
-    """Decode a descriptor. Raise DamagedData with the fault, or UnsupportedFormat for a format of
-    another Ozone release."""
+    """Decode the content of a descriptor file.
+
+    Raise DamagedData if it is damaged, and UnsupportedFormat if another release of Ozone wrote it.
+    """
     what = f"descriptor of container {container_id}"
     fields = _fields(data, what)
     if fields.get("containerType") != CONTAINER_TYPE:
@@ -113,8 +114,10 @@ def _fields(data: bytes, what: str) -> dict[Any, Any]:
 
 
 def _verify(data: bytes, has_checksum: bool, what: str) -> bool:
-    """Return True if `data` has a correct checksum, and False if it has none. Raise DamagedData if
-    the checksum is wrong or not a checksum."""
+    """Return True if `data` has a correct checksum, and False if it has none.
+
+    Raise DamagedData if the checksum is wrong or invalid.
+    """
     found = _CHECKSUM_LINE.findall(data)
     if not found and has_checksum:
         raise DamagedData(f"{what}: its checksum is none")
@@ -138,9 +141,10 @@ def _number(fields: dict[Any, Any], name: str, largest: int, what: str) -> int:
 
 
 def with_state(data: bytes, state: ReplicaState) -> bytes:
-    """Return the text of a descriptor with another state and a new checksum.
+    """Return the text of a descriptor with the state replaced and a new checksum.
 
-    Raise DamagedData if the text does not have exactly one line for state and one for checksum.
+    Raise DamagedData if the text does not have exactly one line for the state and one for the
+    checksum.
     """
     lines = re.findall(rb"^state: [A-Z_]+$", data, re.MULTILINE)
     if len(lines) != 1 or len(_CHECKSUM_LINE.findall(data)) != 1:
@@ -152,10 +156,10 @@ def with_state(data: bytes, state: ReplicaState) -> bytes:
 
 
 def encode_descriptor(descriptor: OzoneDescriptor, place: str) -> bytes:
-    """Return the text of a descriptor in Ozone's form, with its checksum. The paths in the text are
-    below `place`. A datanode that imports the container replaces these paths by its own.
+    """Return the text of a descriptor in Ozone's format, with its checksum.
 
-    Raise ValueError for a value that would not be one plain line of YAML.
+    The paths in the text are below `place`. A datanode that imports the container replaces these
+    paths by its own. Raise ValueError for a value that would not be one plain line of YAML.
     """
     for text in (place, descriptor.origin_node_id, descriptor.origin_pipeline_id):
         if not _PLAIN.fullmatch(text):
@@ -185,7 +189,9 @@ def encode_descriptor(descriptor: OzoneDescriptor, place: str) -> bytes:
 
 
 def _text(value: str) -> str:
-    """Return `value` as a YAML string. All values except UUIDs are quoted, so that YAML does not
-    read them as another type."""
+    """Return `value` as a YAML string.
+
+    All values except UUIDs are quoted, so that YAML does not read them as another type.
+    """
     is_word = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", value)
     return value if is_word else json.dumps(value) if value else "''"

@@ -1,8 +1,8 @@
-"""Encodes Suture's rows and trees in Ozone's form, for a datanode of Ozone. No I/O.
+"""Encodes Suture's rows and trees in Ozone's format. No I/O.
 
-A "note" is one entry of a block's metadata. A block keeps the notes that its client wrote. Chunk
-names are generated, because Ozone does not use them. Ozone stores a stripe checksum in the chunk;
-Suture stores it as a note of the block (`STRIPE`, `STRIPES`).
+A "note" is one entry of the metadata of a block. A block keeps the notes that its client wrote.
+Chunk names are generated, because Ozone does not use them. Ozone stores a stripe checksum in the
+chunk. Suture stores it as a note of the block (`STRIPE`, `STRIPES`).
 """
 
 import base64
@@ -41,12 +41,11 @@ NOTES_MAX: Final = 64  # notes per block, a limit of Suture's RPCs (suture/wire/
 def decode_noted(
     container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
 ) -> StoredBlock:
-    """Return the block with these two rows, including its metadata entries (notes). `encode_row`
-    restores the row.
+    """Return the block in two rows with its metadata entries (notes).
 
-    Raise DamagedData or UnsupportedFormat, as `decode_stored` does. Each stripe checksum becomes a
-    note. If there are too many stripe checksums, several checksums are packed into one note. If
-    even the packed notes do not fit, the stripe checksums are dropped.
+    `encode_row` restores the row. Each stripe checksum becomes a note. If there are too many stripe
+    checksums, several are packed into one note. If even the packed notes do not fit, the stripe
+    checksums are dropped. Raise DamagedData or UnsupportedFormat, as `decode_stored` does.
     """
     stored = decode_stored(container_id, block_id, row, tail)
     notes: dict[str, str] = {}
@@ -71,14 +70,16 @@ def decode_noted(
 
 
 def _fits(notes: Mapping[str, str]) -> bool:
-    """Return True if these metadata entries (notes) do not exceed the limits of a block's metadata
-    (number and bytes)."""
+    """Return whether these metadata entries (notes) are within the limits per block.
+
+    The number of the entries and the number of their bytes are limited.
+    """
     size_bytes = sum(len(encode_text(key, value)) for key, value in notes.items())
     return len(notes) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
 
 
 def _each(stripes: Mapping[int, bytes]) -> dict[str, str]:
-    """Return the stripe checksums as metadata entries (notes), one entry for each checksum."""
+    """Return the stripe checksums as metadata entries (notes), one entry per checksum."""
     return {f"{STRIPE}{at}": base64.b64encode(data).decode() for at, data in stripes.items()}
 
 
@@ -93,8 +94,10 @@ def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
 
 
 def stripes_of(notes: Mapping[str, str]) -> dict[int, bytes]:
-    """Return the stripe checksums in a block's metadata entries (notes), by chunk offset. Other
-    entries are ignored."""
+    """Return the stripe checksums in the metadata entries (notes) of a block, by chunk offset.
+
+    Ignore other entries.
+    """
     found: dict[int, bytes] = {}
     packed = b""
     with suppress(ValueError):
@@ -115,8 +118,10 @@ def stripes_of(notes: Mapping[str, str]) -> dict[int, bytes]:
 
 
 def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) -> bytes:
-    """Return a block as a row of Ozone's table of blocks. Answers contain blocks in the same
-    form."""
+    """Return a block as a row of Ozone's table of blocks.
+
+    Answers contain blocks in the same format.
+    """
     message = BLOCK_DATA()
     named = message.block_id
     named.container_id, named.local_id, named.bcsid = container_id, block.block_id, block.bcsid
@@ -142,7 +147,7 @@ def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) 
 
 
 def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
-    """Return a chunk as an encoded message, in the form in which Ozone's clients send it."""
+    """Return a chunk as an encoded message, in the format in which Ozone's clients send it."""
     message = CHUNK_INFO(name=f"{block_id}_chunk_{chunk.offset}")
     _fill(message, chunk)
     data: bytes = message.SerializeToString(deterministic=True)
@@ -161,9 +166,10 @@ def _fill(message: Any, chunk: ChunkInfo) -> None:
 
 
 def encode_tree_file(container_id: ContainerId, tree: Tree, root: int | None) -> bytes:
-    """Return Ozone's tree file for a CRC-32C tree, with every field, as Ozone writes it.
+    """Return the content of Ozone's tree file for a CRC-32C tree.
 
-    If `root` is None, Ozone treats the file as if there was no tree yet.
+    The content has every field that Ozone writes. If `root` is None, Ozone treats the file as if
+    there was no tree yet.
     """
     info = CHECKSUM_INFO(container_id=container_id)
     info.tree.SetInParent()

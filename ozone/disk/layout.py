@@ -43,7 +43,10 @@ class OzoneVolume:
 
     @property
     def database(self) -> Path:
-        """Path of the RocksDB of schema V3, unless `hdds.datanode.container.db.dir` is set."""
+        """Path of the RocksDB of schema V3.
+
+        If `hdds.datanode.container.db.dir` is set, another path is used instead.
+        """
         return self.cluster / self.storage_id / DATABASE
 
     def deleted(self, container_id: ContainerId) -> Path:
@@ -58,14 +61,14 @@ class OzoneVolume:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPaths:
-    """The files of one container."""
+    """Paths of the files of one container."""
 
     container_id: ContainerId
     root: Path
 
     @property
     def descriptor(self) -> Path:
-        """Path of the YAML descriptor."""
+        """Path of the YAML descriptor file."""
         return self.root / "metadata" / f"{self.container_id}.container"
 
     @property
@@ -80,7 +83,7 @@ class ContainerPaths:
 
     @property
     def database(self) -> Path:
-        """Path of the container's own RocksDB, in schema V2."""
+        """Path of the container's own RocksDB, which only schema V2 has."""
         return self.root / "metadata" / f"{self.container_id}-dn-container.db"
 
 
@@ -91,8 +94,11 @@ def read_properties(text: str) -> Mapping[str, str]:
 
 
 def find_volume(data_dir: Path) -> OzoneVolume:
-    """Return the volume at a data directory, or at the `hdds` below it. Raise RefusedError if there
-    is no volume or its VERSION file is invalid. Raise OSError if the file cannot be read."""
+    """Return the volume at a data directory, or at the directory `hdds` below it.
+
+    Raise RefusedError if there is no volume, or if its VERSION file is invalid. Raise OSError if
+    the file cannot be read.
+    """
     hdds = data_dir if (data_dir / VERSION_NAME).is_file() else data_dir / HDDS
     version = hdds / VERSION_NAME
     if not version.is_file():
@@ -117,16 +123,18 @@ def find_volume(data_dir: Path) -> OzoneVolume:
 
 
 def local_path(place: Path) -> Path:
-    """Return the path in an entry of `hdds.datanode.dir` or `hdds.datanode.container.db.dir`. An
-    entry may begin with a storage type, and may be a `file:` URI. Other paths are returned
-    unchanged."""
+    """Return the path in an entry of `hdds.datanode.dir` or `hdds.datanode.container.db.dir`.
+
+    An entry may begin with a storage type, and may be a `file:` URI. Other paths are returned
+    unchanged.
+    """
     text = STORAGE_TYPE.sub("", str(place))
     path = FILE_URI.sub("/", text)  # the pattern has one slash, because pathlib merges several
     return Path(path if path == text else unquote(path))
 
 
 def _no_volume(data_dir: Path) -> RefusedError:
-    """Return the error for a missing volume, which is usually a disk that is not mounted."""
+    """Return the error for a missing volume. The usual cause is a disk that is not mounted."""
     hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
     lacks = f"it has no {HDDS}/{VERSION_NAME}"
     if data_dir.is_dir() and not any(data_dir.iterdir()):
@@ -137,9 +145,12 @@ def _no_volume(data_dir: Path) -> RefusedError:
 
 
 def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
-    """Raise VolumeFailed if the volume is no longer at its path, because its disk is not mounted or
-    another disk is mounted there. Raise OSError if this cannot be determined. `held_containers` is
-    True if the volume has had containers; then their directory must exist."""
+    """Raise VolumeFailed if the volume is no longer at its path.
+
+    The cause is that its disk is not mounted, or that another disk is mounted there.
+    `held_containers` is True if the volume has had containers. Their directory must then exist.
+    Raise OSError if this cannot be determined.
+    """
     try:
         is_there = find_volume(volume.hdds) == volume
     except RefusedError:
@@ -153,8 +164,11 @@ def check_there(volume: OzoneVolume, *, held_containers: bool = True) -> None:
 
 
 def _cluster(hdds: Path, cluster_id: str) -> Path:
-    """Return the cluster's directory: the directory named by the cluster id, or else the only
-    directory with containers."""
+    """Return the directory of the cluster.
+
+    This is the directory with the name of the cluster id, or else the only directory with
+    containers.
+    """
     named = hdds / cluster_id
     if (named / "current").is_dir():
         return named
@@ -176,9 +190,11 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
 
 
 def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:
-    """Yield the container ids that occur as names in the container directories, in any order. A
-    name may belong to a file instead of a directory. Raise OSError if a directory cannot be
-    listed."""
+    """Yield the container ids that are names in the container directories, in any order.
+
+    A name may belong to a file instead of a directory. Raise OSError if a directory cannot be
+    listed.
+    """
     for number in range(SUBFOLDERS):
         try:
             entries = os.scandir(volume.cluster / "current" / f"containerDir{number}")
@@ -192,8 +208,10 @@ def container_ids(volume: OzoneVolume) -> Iterator[ContainerId]:
 
 
 def number_of(text: str) -> int | None:
-    """Return the id in a name that is a decimal number without leading zeros; None for other
-    names."""
+    """Return the id in a name, or None if the name is not an id.
+
+    An id is a decimal number without leading zeros.
+    """
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(ID_MAX))):
         return None
     if text[0] == "0" and len(text) > 1:

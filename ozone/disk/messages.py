@@ -19,8 +19,7 @@ DELETED_BLOCKS: Final[Any] = disk_pb2.DeletedBlocks
 
 
 def parse(kind: Any, data: bytes) -> Any:
-    """Parse `data` as a protobuf message of `kind`, and return the message. Raise DamagedData if
-    `data` is invalid."""
+    """Parse `data` as a protobuf message of type `kind`. Raise DamagedData if `data` is invalid."""
     try:
         return kind.FromString(data)
     except message.DecodeError as error:

@@ -1,11 +1,11 @@
-"""Reads one container's rows in a view of its database, for both schemas.
+"""Reads the rows of one container in a view of its database, for both schemas.
 
     V3   be64(container) | decimal block id      one database per volume
     V2   decimal block id                        one database per container
 
-Keys are ordered as text: 10, 100, 9. To yield blocks by ascending id, the module makes one pass per
-number of digits; usually there is only one. A pass yields many rows at a time, because work per row
-dominates the cost of small blocks.
+Keys are in the order of text: 10, 100, 9. To yield blocks by ascending id, this module reads the
+keys once per number of digits. Usually, all ids have the same number. It yields many rows at a
+time, because the work per row is most of the cost of small blocks.
 """
 
 import struct
@@ -36,8 +36,10 @@ Pair = tuple[bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """Blocks in ascending order of ids. For each block, `rows` has its row and `tails` the row of
-    its last chunk; either may be None."""
+    """Blocks by ascending id, as columns with one value per block.
+
+    `rows` has the row of each block, and `tails` the row of its last chunk. Either may be None.
+    """
 
     block_ids: Sequence[BlockId]
     rows: Sequence[bytes | None]
@@ -45,8 +47,10 @@ class RowBatch:
 
 
 def held_containers(view: DatabaseView) -> frozenset[ContainerId]:
-    """Return the ids of the containers of schema V3 that have blocks or a positive block count in a
-    database."""
+    """Return the ids of the containers of schema V3 that have data in a database.
+
+    A container has data if it has blocks, or if its block count is positive.
+    """
     held: set[int] = set()
     for family in (BLOCKS, LAST_CHUNKS, NUMBERS):
         start = b""
@@ -76,8 +80,10 @@ class ContainerRows:
         self._block_count: int | None = None  # None until all rows were read
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes | None, bytes | None]]:
-        """Yield each block id, the block's row, and the row of its last chunk, in ascending order
-        of ids. Either row may be None."""
+        """Yield (block id, row of the block, row of its last chunk) by ascending id.
+
+        Either row may be None.
+        """
         for batch in self.batches():
             yield from zip(batch.block_ids, batch.rows, batch.tails, strict=True)
 
@@ -100,12 +106,12 @@ class ContainerRows:
         self._block_count = block_count
 
     def lost_rows_text(self, *, has_files: bool) -> str:
-        """Return a description of the evidence that rows are lost, or "" if there is no such
-        evidence. Call this method after all rows were read.
+        """Return a text that explains why rows must be lost.
 
-        Ozone writes the count of a container's blocks together with each row, but a power failure
-        may lose one of the two writes. Ozone's count of bytes is not used, because it includes
-        uncommitted bytes. `has_files` is True if the container has block files.
+        Return "" if there is no evidence of a loss. Call this method after all rows were read.
+        Ozone writes the count of the blocks of a container together with each row, but a power
+        failure may lose one of the two writes. Ozone's count of bytes is not used, because it
+        includes uncommitted bytes. `has_files` is True if the container has block files.
         """
         found = self._block_count
         counted = self.number(BLOCK_COUNT)
@@ -116,14 +122,18 @@ class ContainerRows:
         return ""
 
     def pair(self, block_id: BlockId) -> Pair:
-        """Return the row of a block and the row of its last chunk; None for a row that does not
-        exist."""
+        """Return the row of a block and the row of its last chunk.
+
+        A row is None if it does not exist.
+        """
         key = self._prefix + str(block_id).encode()
         return self._view.value(BLOCKS, key), self._view.value(LAST_CHUNKS, key)
 
     def number(self, name: str) -> int | None:
-        """Return the value of one of Ozone's counters of this container; None if it is absent or
-        invalid."""
+        """Return the value of one of Ozone's counters of this container.
+
+        Return None if the counter does not exist or is invalid.
+        """
         value = self._view.value(NUMBERS, self._prefix + name.encode())
         if value is None or len(value) != NUMBER.size:
             return None
@@ -131,7 +141,7 @@ class ContainerRows:
         return number
 
     def pending_delete_blocks(self) -> frozenset[BlockId]:
-        """Return the blocks with a pending delete, which Ozone may be deleting."""
+        """Return the ids of the blocks with a pending delete, which Ozone may be deleting now."""
         if self._condemned is None:
             rows = (row for _, row in self._view.items(DELETES, self._prefix))
             found = (block for row in rows for block in self._deleted_by(row))
@@ -154,8 +164,10 @@ class ContainerRows:
 
 
 def _are_numbers(keys: Sequence[bytes]) -> bool:
-    """Return True if all of `keys`, which are in ascending order, are block ids. The result is
-    nearly always True."""
+    """Return whether all of `keys`, which are in ascending order, are block ids.
+
+    This is nearly always True.
+    """
     return len(max(keys, key=len)) < ID_DIGITS and keys[0][:1] != b"0" and b"".join(keys).isdigit()
 
 
@@ -174,8 +186,11 @@ def _merged(
     waiting: list[BlockId],
     tails: Mapping[BlockId, bytes],
 ) -> RowBatch:
-    """Return a batch of the blocks whose ids have `digits` digits. Blocks in `waiting` have only
-    the row of a last chunk; they are removed from `waiting` and merged in, in the order of ids."""
+    """Return a batch of the blocks whose ids have `digits` digits, by ascending id.
+
+    `waiting` has the ids of blocks that only have the row of a last chunk in `tails`. They are
+    removed from `waiting` and added to the batch.
+    """
     if not waiting and not tails and set(map(len, keys)) == {digits} and _are_numbers(keys):
         return RowBatch([BlockId(int(key)) for key in keys], rows, [None] * len(keys))
     found: list[tuple[BlockId, bytes | None]] = []

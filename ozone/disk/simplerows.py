@@ -1,10 +1,10 @@
 """Parses Ozone's rows of many small blocks at once, in columns. No I/O.
 
-A container may have half a million blocks of one small chunk, so that work per row dominates a
-scrub. Protobuf's parser takes several times as long as reading the block. Therefore the module
-parses rows of the most common form together, field by field. Such a "simple" row has one chunk at
-offset 0 with CRCs, and its fields are in numerical order, as Ozone writes them. Any other row,
-valid or not, is decoded alone (`blockrow`).
+A container may have half a million blocks with one small chunk each. Protobuf's parser takes
+several times as long as the read of such a block. Therefore, this module parses rows of the most
+common format together, field by field. Such a "simple" row has one chunk at offset 0 with CRCs, and
+its fields are in numerical order, as Ozone writes them. All other rows, valid or not, are decoded
+one by one (`blockrow`).
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ NOTES_MAX: Final = 4  # entries of a block's metadata; clients write one or two
 WINDOWS_MAX: Final = 256
 SUM_BYTES: Final = 4
 TAGGED_SUM_BYTES: Final = 6  # a checksum with its tag and length
-PADDING: Final = bytes(VARINT_BYTES_MAX + 2 * SHORT_MAX + 16)  # read by accesses beyond a row's end
+PADDING: Final = bytes(VARINT_BYTES_MAX + 2 * SHORT_MAX + 16)  # for reads after the last row
 TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
 FIRST_WORD: Final = 1 << 32 | VERSION << 16 | MAGIC  # first word of our rows with one chunk
 SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
@@ -60,11 +60,11 @@ TYPE, WINDOW, SUM = 0x08, 0x10, 0x1A  # fields of a chunk's checksums
 
 @dataclass(frozen=True, slots=True)
 class SimpleRows:
-    """The simple rows of a batch of rows. Every field except `is_simple` has one item per simple
-    row, in order.
+    """The rows of a batch that have the most common format (simple rows), parsed together.
 
-    `is_simple` has one item per row of the batch. `rows` are in Suture's form (`merkle.blockrow`).
-    `checksums` are the checksums of the blocks in Ozone's tree.
+    The fields are columns. `is_simple` has one value per row of the batch, and the others one value
+    per simple row. `rows` are in Suture's format (`merkle.blockrow`). `checksums` are the checksums
+    of the blocks in Ozone's tree.
     """
 
     is_simple: Flags
@@ -75,8 +75,11 @@ class SimpleRows:
 
 
 class _Cursor:
-    """State of the parser, with one item for each row of a batch: the position in the row, and True
-    if all fields before this position were simple."""
+    """State of the parser, as columns with one value per row of a batch.
+
+    `at` is the position in each row. `is_simple` is True if all fields before this position were
+    simple.
+    """
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         sizes = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
@@ -87,23 +90,27 @@ class _Cursor:
         self._beyond = int(self.ends[-1]) + 1 if len(rows) else 0
 
     def need(self, condition: Flags) -> None:
-        """Mark the rows whose `condition` is False as not simple, so that they are decoded one by
-        one."""
+        """Mark the rows whose `condition` is False as not simple."""
         self.is_simple &= condition
 
     def move(self, size_bytes: Numbers | int) -> None:
-        """Advance the position in each row. In a row that is not simple, the position may move into
-        later rows, but not beyond the end of the last row."""
+        """Advance the position in each row by `size_bytes`.
+
+        In a row that is not simple, the position may move into later rows, but not beyond the end
+        of the last row.
+        """
         self.at = np.minimum(self.at + size_bytes, self._beyond)
 
     def tag(self, tag: int) -> None:
-        """Read the tag (field number and type) of the next field of each row. Mark rows with
-        another tag than `tag` as not simple."""
+        """Read the tag (field number and type) of the next field of each row.
+
+        Mark rows with another tag than `tag` as not simple.
+        """
         self.need(self.octets[self.at] == tag)
         self.move(1)
 
     def varint(self) -> Numbers:
-        """Return the varint at the position of each row, and advance beyond it."""
+        """Return the varint at the position of each row, and advance the position after it."""
         window = self.octets[self.at[:, None] + VARINT_PLACES]
         is_last = window < 0x80
         sizes = is_last.argmax(axis=1) + 1
@@ -114,7 +121,10 @@ class _Cursor:
         return value
 
     def short(self) -> Numbers:
-        """Return the one-byte length at the position of each row, and advance beyond it."""
+        """Return the one-byte length at the position of each row.
+
+        Advance the position after the length.
+        """
         length: Numbers = self.octets[self.at].astype(np.int64)
         self.need(length <= SHORT_MAX)
         self.move(1)
@@ -124,7 +134,10 @@ class _Cursor:
 def read_simple(
     container_id: ContainerId, block_ids: Sequence[BlockId], rows: Sequence[bytes]
 ) -> SimpleRows:
-    """Parse the simple rows among these rows of `block_data`; mark the others as not simple."""
+    """Parse the simple rows among these rows of the table `block_data`.
+
+    Mark the others as not simple.
+    """
     ids = np.fromiter(block_ids, dtype=np.int64, count=len(rows))
     cursor = _Cursor(rows)
     bcsids = _pass_block_id(cursor, container_id, ids)
@@ -159,7 +172,10 @@ def read_simple(
 
 
 def _pass_block_id(cursor: _Cursor, container_id: ContainerId, ids: Numbers) -> Numbers:
-    """Read the block id of each row; it must be the id in the row's key. Return the BCSIDs."""
+    """Read the block id of each row, which must be the id in the key of the row.
+
+    Return the BCSIDs.
+    """
     cursor.tag(BLOCK_ID)
     ends = cursor.short() + cursor.at
     cursor.tag(CONTAINER)
@@ -179,7 +195,7 @@ def _pass_block_id(cursor: _Cursor, container_id: ContainerId, ids: Numbers) -> 
 
 
 def _pass_notes(cursor: _Cursor) -> None:
-    """Advance beyond the block's metadata entries, each with a key and a value."""
+    """Advance after the metadata entries of each block. Each entry has a key and a value."""
     octets = cursor.octets
     for _ in range(NOTES_MAX):
         at = cursor.at
@@ -200,7 +216,10 @@ def _pass_notes(cursor: _Cursor) -> None:
 
 
 def _pass_size(cursor: _Cursor) -> None:
-    """Skip the block's optional size, which is not used. It must be the last field of the row."""
+    """Skip the optional size of each block, which is not used.
+
+    It must be the last field of the row.
+    """
     had, at = cursor.is_simple.copy(), cursor.at
     cursor.tag(SIZE)
     cursor.varint()
@@ -209,8 +228,10 @@ def _pass_size(cursor: _Cursor) -> None:
 
 
 def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
-    """Mark rows as not simple if the field of checksums has anything but consecutive checksums of 4
-    bytes."""
+    """Mark rows as not simple if their checksums are not of the usual form.
+
+    The field of checksums must have only consecutive checksums of 4 bytes.
+    """
     for count, places in _alike(cursor.is_simple, counts):
         tagged = cursor.octets[sums_at[places][:, None] + np.arange(TAGGED_SUM_BYTES * count)]
         heads = tagged.reshape(len(places), count, TAGGED_SUM_BYTES)[:, :, :2]
@@ -218,8 +239,10 @@ def _check_sums(cursor: _Cursor, sums_at: Numbers, counts: Numbers) -> None:
 
 
 def _alike(is_simple: Flags, counts: Numbers) -> list[tuple[int, npt.NDArray[np.intp]]]:
-    """Group the simple rows by the number of windows of their blocks. Return each number with the
-    indexes of its rows."""
+    """Group the simple rows by the number of checksum windows of their blocks.
+
+    Return each number with the indexes of its rows.
+    """
     chosen = np.flatnonzero(is_simple)
     return [
         (count, chosen[counts[chosen] == count]) for count in np.unique(counts[chosen]).tolist()
@@ -239,7 +262,7 @@ class _Columns:
 
 
 def _encoded(columns: _Columns, is_simple: Flags) -> SimpleRows:
-    """Encode the simple rows in Suture's form."""
+    """Return the simple rows, encoded in Suture's format."""
     rows = np.empty(len(is_simple), dtype=object)
     leaves = np.zeros(len(is_simple), dtype=np.uint64)
     for count, places in _alike(is_simple, columns.counts):
@@ -262,8 +285,10 @@ def _encoded(columns: _Columns, is_simple: Flags) -> SimpleRows:
 def _rows_of(
     columns: _Columns, places: npt.NDArray[np.intp], sums: npt.NDArray[np.uint8]
 ) -> list[bytes]:
-    """Encode blocks that all have the same number of windows as rows, in the form of
-    `encode_block`."""
+    """Encode blocks as rows, in the format of `encode_block`.
+
+    All of these blocks have the same number of checksum windows.
+    """
     sums_bytes = sums.shape[1]
     size_bytes = SUMS_START + sums_bytes + -sums_bytes % WORD_BYTES + WORD_BYTES
     table = np.zeros((len(places), size_bytes), dtype=np.uint8)
@@ -281,7 +306,7 @@ def _rows_of(
 
 
 def _folds(table: npt.NDArray[np.uint8], length_bytes: int) -> U64s:
-    """Return, for each row of `table`, the CRC-32C of the row's first `length_bytes` bytes."""
+    """Return the CRC-32C of the first `length_bytes` bytes of each row of `table`."""
     starts = np.arange(len(table), dtype=np.int64) * table.shape[1]
     return fold_slices(
         Algorithm.CRC32C, table, starts, np.full(len(table), length_bytes, dtype=np.int64)

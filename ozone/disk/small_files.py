@@ -15,8 +15,11 @@ NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO})  # a circular link, a soc
 
 
 def read_small(path: Path, bytes_max: int) -> bytes:
-    """Return the content of a file. Raise DamagedData if it is not a regular file, or if it is
-    longer than `bytes_max`. Raise OSError if it cannot be read."""
+    """Return the content of a file.
+
+    Raise DamagedData if it is not a regular file, or is longer than `bytes_max`. Raise OSError if
+    it cannot be read.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
     except OSError as error:
@@ -34,6 +37,10 @@ def read_small(path: Path, bytes_max: int) -> bytes:
 
 
 def read_descriptor(paths: ContainerPaths) -> OzoneDescriptor:
-    """Return the descriptor of a container. Raise DamagedData, UnsupportedFormat or OSError."""
+    """Return the descriptor of a container.
+
+    Raise DamagedData if it is damaged, UnsupportedFormat if another release of Ozone wrote it, and
+    OSError if it cannot be read.
+    """
     data = read_small(paths.descriptor, DESCRIPTOR_BYTES_MAX)
     return decode_descriptor(data, paths.container_id)

@@ -1,8 +1,8 @@
 """Decodes Ozone's tree file `<id>.tree`.
 
-The file has no checksum, but each checksum in it is computed from the checksums of the level below
-(a "fold"). A tree is damaged if its root is not the fold of its blocks, or if a block is not the
-fold of its chunks.
+The file has no checksum of its own, but each checksum in it is computed from the checksums of the
+level below. A tree is damaged if its root does not match the checksums of its blocks, or if the
+checksum of a block does not match those of its chunks.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,10 +26,11 @@ CHECKSUM_MAX: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class OzoneTree:
-    """A tree file. `root` is None if Ozone recorded deleted blocks before it built a tree.
+    """Content of a tree file.
 
-    `live` and `tombstones` map block ids to checksums. `unhealthy` has the live blocks in which
-    Ozone's scan found a damaged chunk.
+    `live` has the checksums of the blocks, and `tombstones` those of the deleted blocks, by block
+    id. `unhealthy` has the ids of the blocks in which Ozone's scan found a damaged chunk. `root` is
+    None if Ozone recorded deleted blocks before it built a tree.
     """
 
     root: int | None
@@ -39,7 +40,7 @@ class OzoneTree:
 
 
 def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
-    """Return the tree in a file's bytes. Raise DamagedData if it is damaged."""
+    """Return the tree in the content of a tree file. Raise DamagedData if it is damaged."""
     what = f"tree of container {container_id}"
     info = parse(INFO_OUTLINE, data)
     if info.container_id != container_id:
@@ -77,8 +78,10 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
 
 
 def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
-    """Yield the blocks of a tree, parsed one at a time, because all parsed messages together would
-    take many times the size of the file."""
+    """Yield the blocks of a tree, parsed one at a time.
+
+    All parsed messages together would need many times the size of the file.
+    """
     for data in each:
         if len(data) > BLOCK_BYTES_MAX:
             raise DamagedData(f"{what}: a block of {len(data)} bytes")
@@ -91,8 +94,10 @@ def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
 def _check_folds(
     what: str, live: Mapping[BlockId, int], counts: Sequence[int], leaves: Sequence[int]
 ) -> None:
-    """Raise DamagedData unless the checksum of each live block is the fold of its leaves. `counts`
-    has the number of leaves per block."""
+    """Raise DamagedData unless the checksum of each block matches those of its chunks.
+
+    `counts` has the number of chunks per block, and `leaves` the checksums of all chunks.
+    """
     ids = np.fromiter(live, np.uint64, len(live))
     owned = np.array(counts, np.int64)
     signed = np.array(leaves, np.int64)
@@ -110,8 +115,10 @@ Leaves = Mapping[BlockId, Mapping[int, tuple[int, bool]]]
 
 
 def decode_leaves(data: bytes, block_ids: Collection[BlockId]) -> Leaves:
-    """Return the checksums of the chunks of the given live blocks. `data` must be a tree file that
-    `decode_tree` accepts."""
+    """Return the checksums of the chunks of these blocks. Omit deleted blocks.
+
+    `data` must be a tree file that `decode_tree` accepts.
+    """
     tree = parse(CHECKSUM_INFO, data).tree
     return {
         BlockId(block.block_id): {

@@ -2,4 +2,7 @@
 
 
 class UnsupportedFormat(Exception):
-    """Raised for data in an unknown format, which is reported without a verdict and not changed."""
+    """Raised for data in an unknown format.
+
+    The data is reported as not checked, and not changed.
+    """

@@ -1,4 +1,4 @@
-"""suture ozone repair: output, confirmation and results."""
+"""The command `suture ozone repair`: its output, its confirmation and its results."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ class RepairReport:
 
     @property
     def exit(self) -> ExitCode:
-        """The exit code of the command."""
+        """Exit code of the command."""
         last = self.after or self.before
         if last is not None and last.is_whole:
             return ExitCode.OK
@@ -206,7 +206,7 @@ def _address(text: str) -> PeerAddress:
 
 
 def print_proposal(story: RepairReport) -> None:
-    """Print the damage, the planned writes, and each peer's answer."""
+    """Print the damage, the planned writes, and the answer of each peer."""
     assert story.before is not None
     before, proposal = story.before, story.proposal
     if story.unfinished_count:
@@ -238,7 +238,7 @@ def print_proposal(story: RepairReport) -> None:
 def plan_row(
     target: RepairTarget, faults: dict[tuple[Any, int], ScanFinding]
 ) -> tuple[object, ...]:
-    """Return the row of one damaged chunk."""
+    """Return the table row of one damaged chunk."""
     at = (target.block_id, target.chunk.offset)
     finding = faults.get(at) or faults.get((target.block_id, 0))
     source = target.why
@@ -277,7 +277,7 @@ def print_outcomes(story: RepairReport) -> None:
 
 
 def print_end(story: RepairReport) -> None:
-    """Print the replica's final state, and the remaining work."""
+    """Print the final state of the replica, and what remains to be repaired."""
     if story.proposal is not None:
         print_outcomes(story)
     last = story.after or story.before
@@ -296,7 +296,7 @@ def print_end(story: RepairReport) -> None:
 
 
 def document(story: RepairReport) -> dict[str, Any]:
-    """Return the results of a repair as a JSON object."""
+    """Return the results of a repair, for the JSON output."""
     proposal = story.proposal
     last = story.after or story.before
     return {
@@ -337,7 +337,7 @@ def document(story: RepairReport) -> dict[str, Any]:
 
 
 def target_facts(target: RepairTarget) -> dict[str, Any]:
-    """Return the facts about one damaged chunk as a JSON object."""
+    """Return the facts about one damaged chunk, for the JSON output."""
     return {
         "block_id": target.block_id,
         "offset": target.chunk.offset,

@@ -1,8 +1,8 @@
-"""Detects whether a datanode has a volume open, because a repair must not run at the same time.
+"""Detects if a datanode has a volume open, because a repair must not run at the same time.
 
 RocksDB locks the file LOCK of each open database (fcntl). A query of this lock writes nothing, and
 shows a lock that any process or container holds. Ozone has no other lock on a data directory. A
-volume with only schema V2 has no database that is always open. There, no lock can prove that the
+volume with only schema V2 has no database that is always open. There, no lock can show that the
 datanode is stopped.
 """
 
@@ -20,9 +20,11 @@ _WHOLE_FILE: Final = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def lock_holder(database: Path) -> int | None:
-    """Return the pid of the process that has a database open. Return 0 if that process is not
-    visible in this pid namespace, and None if the database is not open or does not exist. Raise
-    OSError."""
+    """Return the pid of the process that has a database open.
+
+    Return 0 if that process is not visible in this pid namespace, and None if the database is not
+    open or does not exist. Raise OSError if the lock cannot be queried.
+    """
     try:
         fd = os.open(database / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -36,14 +38,18 @@ def lock_holder(database: Path) -> int | None:
 
 
 def has_lock(database: Path) -> bool:
-    """Return True if the directory of a database has the file LOCK. Only then does the lock show
-    whether a process has the database open."""
+    """Return whether the directory of a database has the file LOCK.
+
+    Only then does the lock show if a process has the database open.
+    """
     return (database / LOCK).exists()
 
 
 def check_stopped(databases: list[Path]) -> None:
-    """Raise RefusedError if one of these databases is open. Raise OSError if this cannot be
-    determined."""
+    """Raise RefusedError if one of these databases is open.
+
+    Raise OSError if this cannot be determined.
+    """
     for database in databases:
         process_id = lock_holder(database)
         if process_id is not None:

@@ -1,7 +1,7 @@
 """Collects the bytes of a damaged chunk: from one peer, or window by window from all peers.
 
 A chunk without checksums cannot be verified. Its bytes are accepted only if every peer was read, at
-least two peers have the chunk, and all of them have the same bytes. Thread-safe.
+least two peers have the chunk, and all of these have the same bytes. Thread-safe.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -25,10 +25,10 @@ LOCAL: Final = "here"
 
 @dataclass(frozen=True, slots=True)
 class GatheredChunk:
-    """The bytes of a chunk and the names of their sources. If no source was found, `data` is None
-    and `message` has the reason.
+    """The bytes of a chunk, and the names of their sources.
 
-    `is_unknown` is True if a peer that was not read may have the bytes.
+    If there is no source, `data` is None and `message` has the reason. `is_unknown` is True if a
+    peer that was not read may have the bytes.
     """
 
     data: bytes | None
@@ -48,16 +48,21 @@ class Gatherer:
         *,
         silent: Collection[PeerId] = (),
     ) -> None:
-        """Collect from `peers`, which have answered. `silent` are the peers that have not. `chunks`
-        is the directory of the local block files."""
+        """Create a gatherer.
+
+        `peers` are the peers that have answered, and `silent` those that have not. `chunks` is the
+        directory of the local block files.
+        """
         self._peers = peers
         self._silent = silent
         self._chunks = chunks
         self._sources = PeerSources(peers, container_id, ALGORITHM)
 
     def gather(self, target: RepairTarget) -> GatheredChunk:
-        """Return the bytes of a damaged chunk, from one peer or assembled from windows of all
-        replicas."""
+        """Return the bytes of a damaged chunk.
+
+        They come from one peer, or are assembled from windows of all replicas.
+        """
         if not target.has_checksums:
             return self._agreed(target)
         message = target.why
@@ -69,8 +74,10 @@ class Gatherer:
         return self._assembled(target, message)
 
     def _agreed(self, target: RepairTarget) -> GatheredChunk:
-        """Return the bytes of a chunk without checksums if at least two peers, and all peers that
-        have the chunk, have the same bytes."""
+        """Return the bytes of a chunk without checksums, if the peers agree.
+
+        At least two peers must have the chunk, and all peers that have it must have the same bytes.
+        """
         if target.wanted is None:
             return GatheredChunk(None, message=target.why)
         found: dict[PeerId, bytes] = {}
@@ -96,8 +103,10 @@ class Gatherer:
         return GatheredChunk(next(iter(found.values())), tuple(sorted(found)))
 
     def _assembled(self, target: RepairTarget, message: str) -> GatheredChunk:
-        """Return the chunk, assembled from verified windows of the local replica and of all
-        peers."""
+        """Return the chunk, assembled from windows that match their checksums.
+
+        The windows come from the local replica and from all peers.
+        """
         chunk = target.chunk
         assembly = Assembly(chunk)
         offers = {LOCAL: self._local_pieces(target)}
@@ -128,8 +137,10 @@ class Gatherer:
         return [name for name, peer in self._peers.items() if peer.is_silent_about(block_id)]
 
     def _local_pieces(self, target: RepairTarget) -> Iterator[tuple[int, bytes]]:
-        """Yield the start and bytes of pieces of the chunk on the local disk: the whole chunk or,
-        if that read fails, each readable window."""
+        """Yield (start in the chunk, bytes) of the pieces of the chunk on the local disk.
+
+        Yield the complete chunk or, if its read fails, each window that can be read.
+        """
         path, chunk = self._chunks / f"{target.block_id}.block", target.chunk
 
         def read(start: int, length_bytes: int) -> tuple[int, bytes]:
@@ -149,8 +160,10 @@ class Gatherer:
 def _peer_pieces(
     peer: DamagedBlocksPeer, target: RepairTarget, assembly: Assembly
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the start and bytes of each range that the assembly still lacks, as read from a
-    peer."""
+    """Read each range that the assembly still lacks from a peer.
+
+    Yield (start in the chunk, bytes).
+    """
     for start, end in list(assembly.missing()):
         at = target.chunk.offset + start
         if peer.reaches(target.block_id, at + end - start):

@@ -1,11 +1,11 @@
-"""Writes a chunk to a volume of Ozone. After a crash, the file has the old or the new bytes.
+"""Writes a chunk to a volume of Ozone. After a crash, the file has either the old or the new bytes.
 
-The steps: copy the old bytes to quarantine, write a journal entry, pwrite, fdatasync, read the
+The steps are: copy the old bytes to quarantine, write a journal entry, pwrite, fdatasync, read the
 bytes back past the page cache, remove the journal entry.
 
-The procedure is the same as in `agent.store.operations.overwrite`; the journal and the replaced
-bytes are in the state directory. Files keep owner and mode. A new file gets those of another file
-in the directory, so that the datanode's user can access it. Data that matches its checksums is
+The steps are the same as in `agent.store.operations.overwrite`, but the journal and the replaced
+bytes are in the state directory. Files keep their owner and mode. A new file gets those of another
+file in the directory, so that the datanode's user can access it. Data that matches its checksums is
 never overwritten.
 """
 
@@ -47,7 +47,7 @@ PLAIN_MODE: Final = 0o644  # mode of a block file if there is no other block fil
 
 @dataclass(frozen=True, slots=True)
 class RepairQuarantine(VolumeLayout):
-    """The quarantine directory for replaced data, in the state directory."""
+    """Paths of the quarantine of replaced data, which is in the state directory."""
 
     @property
     def quarantine(self) -> Path:
@@ -56,12 +56,14 @@ class RepairQuarantine(VolumeLayout):
 
 
 class Installer:
-    """Writes chunks of replicas on one volume. One owner."""
+    """Writes chunks of replicas on one volume. Only one thread may use it."""
 
     def __init__(self, state: Path, now_ms: Callable[[], int], check: Callable[[], None]) -> None:
-        """Prepare to write chunks. `state` is the state directory for this volume. `check` raises
-        an error if writes are not allowed now. Raise SutureError if the directories cannot be
-        created."""
+        """Prepare to write chunks.
+
+        `state` is the state directory for this volume. `check` raises an error if writes are not
+        allowed now. Raise SutureError if the directories cannot be created.
+        """
         self._layout = RepairQuarantine(state, "")
         self._now_ms = now_ms
         self._check = check
@@ -74,21 +76,26 @@ class Installer:
 
     @property
     def quarantine(self) -> Path:
-        """Path of the quarantine with the replaced data."""
+        """Path of the quarantine directory, which has the replaced data."""
         return self._layout.quarantine
 
     def unfinished(self) -> list[RepairJournalEntry]:
-        """Return the unfinished writes of an interrupted repair of this volume."""
+        """Return the journal entries of the writes that an interrupted repair left.
+
+        These are the unfinished writes to this volume.
+        """
         return list(self._journal.entries())
 
     def recover(self, container_id: ContainerId | None = None) -> int:
-        """Finish each write that the journal lists as unfinished: keep the new bytes if they are
-        complete, otherwise restore the old bytes. Return the number of recovered chunks.
+        """Finish the unfinished writes in the journal. Return their number.
 
-        If neither the disk nor the quarantine has the bytes, remove the journal entry; the next
-        read reports the damaged chunk. If the bytes of an entry cannot be written, set the entry
-        aside and add a remark. Raise UnavailableError if an entry of `container_id` (None = any
-        container) must be retried later; entries of other containers get a remark.
+        Keep the new bytes of a write if they are complete, and otherwise restore the old bytes. If
+        neither the disk nor the quarantine has the bytes, remove the journal entry. The next read
+        then reports the damaged chunk. If the bytes of an entry cannot be written, rename the entry
+        and add a remark.
+
+        Raise UnavailableError if an entry of `container_id` must be retried later. If
+        `container_id` is None, this applies to every entry. Other entries get a remark.
         """
         entries = self.unfinished()
         for entry in entries:
@@ -107,13 +114,13 @@ class Installer:
     def install(
         self, paths: ContainerPaths, block_id: BlockId, chunk: ChunkInfo, data: bytes
     ) -> bool:
-        """Write the bytes of a chunk. Return False, without writing, if the bytes on disk are
-        already correct.
+        """Write the bytes of a chunk.
 
-        Raise RefusedError(CHECKSUM_MISMATCH) if the new bytes do not match the row,
-        RefusedError(CHUNK_GAP) if the file ends before the chunk,
-        UnavailableError(DISK_OUT_OF_SPACE) if there is no space, or BlockFailed if the write fails.
-        After an error the old bytes are restored.
+        Return False, without writing, if the bytes on disk are correct already. Raise
+        RefusedError(CHECKSUM_MISMATCH) if the new bytes do not match the row, and
+        RefusedError(CHUNK_GAP) if the file ends before the chunk. Raise
+        UnavailableError(DISK_OUT_OF_SPACE) if there is no space, and BlockFailed if the write
+        fails. After an error, the old bytes are restored.
         """
         self._check()
         if not fits_twice(chunk, data):
@@ -163,9 +170,9 @@ class Installer:
         return True
 
     def replace_descriptor(self, paths: ContainerPaths, data: bytes) -> None:
-        """Replace the descriptor atomically, and keep the old descriptor in quarantine.
+        """Replace the descriptor atomically, and store the old descriptor in quarantine.
 
-        Raise SutureError if the replacement fails.
+        Raise SutureError if this fails.
         """
         self._check()
         path = paths.descriptor
@@ -184,8 +191,10 @@ class Installer:
                 staged.discard()
 
     def _check_room(self, path: Path, size_bytes: int, chunk: ChunkInfo) -> None:
-        """Raise UnavailableError if the volume has no space for a write. Raise OSError if the free
-        space cannot be determined."""
+        """Raise UnavailableError if there is too little space for the write and the quarantine.
+
+        Raise OSError if the free space cannot be determined.
+        """
         added = max(chunk.end - max(size_bytes, 0), 0)
         if size_bytes != blockfile.ABSENT and path.lstat().st_nlink > 1:
             added += size_bytes
@@ -214,8 +223,10 @@ class Installer:
             self._roll_back(entry)
 
     def _quarantined_bytes(self, entry: RepairJournalEntry) -> bytes:
-        """Return the old bytes from the quarantine. Return no bytes if the old bytes were not
-        readable, or are no longer in the quarantine."""
+        """Return the old bytes of an entry from the quarantine.
+
+        Return b"" if the old bytes could not be read at that time, or are no longer in quarantine.
+        """
         if not entry.quarantine:
             return b""
         path = quarantine.content_path(self._layout, entry.quarantine)
@@ -227,8 +238,10 @@ class Installer:
                 return b""
 
     def _roll_back(self, entry: RepairJournalEntry, *, forgets: bool = True) -> None:
-        """Restore the file's old bytes, if they are known, and remove the journal entry. If
-        `forgets` is True, also remove the bytes from the quarantine."""
+        """Restore the old bytes of the file, if they are known, and remove the journal entry.
+
+        If `forgets` is True, also remove the copy of the bytes from the quarantine.
+        """
         path, old = entry.path, self._quarantined_bytes(entry)
         with block_errors(path):
             size_bytes = blockfile.size_bytes(path)
@@ -247,7 +260,7 @@ class Installer:
 
 
 def _medium_matches(path: Path, chunk: ChunkInfo) -> bool:
-    """Return True if the chunk on disk matches its row."""
+    """Return whether the bytes of the chunk on disk match its row."""
     try:
         return fits_twice(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
     except OSError:
@@ -255,8 +268,10 @@ def _medium_matches(path: Path, chunk: ChunkInfo) -> bool:
 
 
 def _regular_size(path: Path) -> int:
-    """Return the size of a block file in bytes, or ABSENT if there is none. Raise OSError. Raise
-    BlockFailed if another kind of object is at the path."""
+    """Return the size of a block file in bytes, or ABSENT if there is no file.
+
+    Raise BlockFailed if another kind of object is at the path, and OSError if the size is unknown.
+    """
     size_bytes = blockfile.size_bytes(path)
     if size_bytes == blockfile.ABSENT and os.path.lexists(path):
         raise BlockFailed(
@@ -268,8 +283,10 @@ def _regular_size(path: Path) -> int:
 
 
 def make_home(paths: ContainerPaths) -> None:
-    """Create the directory of block files if it is missing. Raise SutureError if this fails, or if
-    a symbolic link is at its path."""
+    """Create the directory of block files if it is missing.
+
+    Raise SutureError if this fails, or if a symbolic link is at its path.
+    """
     with disk_errors(paths.chunks):
         if paths.chunks.is_symlink():
             raise BlockFailed(Code.IO_EXCEPTION, f"{paths.chunks} is a link")
@@ -279,17 +296,19 @@ def make_home(paths: ContainerPaths) -> None:
 
 
 def make_empty(path: Path) -> None:
-    """Create an empty block file with owner and mode of the other block files. Raise OSError on
-    failure."""
+    """Create an empty block file with the owner and mode of the other block files.
+
+    Raise OSError if this fails.
+    """
     with making(path, _like_neighbours(path.parent)) as temporary:
         os.close(open_new(temporary))
 
 
 def own_name(path: Path, size_bytes: int) -> None:
-    """If a block file has other hard links, replace the file by a copy, so that a later write to
-    the file does not change the data under the other links.
+    """Replace a block file by a copy if it has other hard links.
 
-    Raise OSError on failure.
+    A later write to the file then does not change the data under the other links. Raise OSError if
+    this fails.
     """
     if size_bytes == blockfile.ABSENT or path.lstat().st_nlink == 1:
         return
@@ -299,8 +318,11 @@ def own_name(path: Path, size_bytes: int) -> None:
 
 @contextmanager
 def making(path: Path, like: os.stat_result) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, where the body creates a file or directory. Then set
-    owner and mode as in `like`, and rename the new object to `path`. Raise OSError on failure."""
+    """Create a file or directory atomically.
+
+    Yield a temporary path, at which the `with` block creates it. Then set its owner and mode as in
+    `like`, and rename it to `path`. Raise OSError if this fails.
+    """
     temporary = path.with_name(f"{NEW_PREFIX}{path.name}")
     try:
         yield temporary
@@ -315,7 +337,7 @@ def making(path: Path, like: os.stat_result) -> Iterator[Path]:
 
 
 def copy_owner_and_mode(path: Path, like: os.stat_result) -> None:
-    """Set owner and mode of `path` to those in `like`. Raise OSError on failure."""
+    """Set the owner and mode of `path` to those in `like`. Raise OSError if this fails."""
     facts = path.lstat()
     if (facts.st_uid, facts.st_gid) != (like.st_uid, like.st_gid):
         os.chown(path, like.st_uid, like.st_gid, follow_symlinks=False)
@@ -323,8 +345,11 @@ def copy_owner_and_mode(path: Path, like: os.stat_result) -> None:
 
 
 def _like_neighbours(chunks: Path) -> os.stat_result:
-    """Return the owner and mode for a new block file: those of another block file or, if there is
-    none, the directory's owner and a default mode."""
+    """Return the owner and mode for a new block file.
+
+    These are those of another block file or, if there is none, the owner of the directory and a
+    default mode.
+    """
     with os.scandir(chunks) as entries:
         for entry in entries:
             if entry.name.endswith(".block") and entry.is_file(follow_symlinks=False):
@@ -342,7 +367,7 @@ def _remove_new(chunks: Path) -> None:
 
 
 def clean(paths: ContainerPaths) -> None:
-    """Remove Suture's temporary files from a replica. Raise SutureError on failure."""
+    """Remove Suture's temporary files from a replica. Raise SutureError if this fails."""
     if paths.chunks.is_dir():
         _remove_new(paths.chunks)
     with disk_errors(paths.root):

@@ -1,9 +1,9 @@
 """The journal of a repair: durable entries for the writes in progress.
 
-The journal has one file for each chunk in progress, in the state directory and not on Ozone's
-volume. The file has the old length of the block file, the name of the quarantined bytes, and the
-checksum of the new bytes. After a crash, the recovery therefore knows whether the new bytes are
-complete, and can restore the old bytes.
+The journal has one file for each chunk that is being written. It is in the state directory, not on
+Ozone's volume. The file has the old length of the block file, the name of the copy of the old bytes
+in quarantine, and the checksum of the new bytes. After a crash, the recovery can therefore detect
+if the new bytes are complete, and otherwise restore the old bytes.
 """
 
 import json
@@ -32,13 +32,13 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairJournalEntry(InstallEntry):
-    """A chunk that is being written to the block file at `path`."""
+    """Journal entry: a chunk is being written to the block file at `path`."""
 
     container_id: ContainerId
     path: Path
 
     def encode(self) -> bytes:
-        """Return the encoded entry."""
+        """Return the content of the file with this entry."""
         chunk = self.chunk
         return json.dumps(
             {
@@ -64,8 +64,10 @@ def _check_version(version: object) -> None:
 
 
 def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
-    """Return the entry in a file. Raise RefusedError if it is invalid; the recovery then changes
-    nothing."""
+    """Return the journal entry in a file. `name` is the name of the file, for errors.
+
+    Raise RefusedError if it is invalid. The recovery then changes nothing.
+    """
     try:
         fields: dict[str, Any] = json.loads(data)
         _check_version(fields["version"])
@@ -94,24 +96,27 @@ def decode_entry(data: bytes, name: str) -> RepairJournalEntry:
 
 
 class Journal:
-    """The entries of one volume. Only one owner may use it at a time."""
+    """The journal entries of one volume. Only one repair at a time may use it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def begin(self, entry: RepairJournalEntry) -> None:
-        """Store an entry durably. Raise SutureError if the write fails."""
+        """Store a journal entry durably. Raise SutureError if the write fails."""
         replace_file(self._path(entry), entry.encode())
 
     def end(self, entry: RepairJournalEntry) -> None:
-        """Remove an entry durably. Raise SutureError if this fails."""
+        """Remove a journal entry durably. Raise SutureError if this fails."""
         with disk_errors(self._directory):
             remove_file(self._path(entry))
             sync_directory(self._directory)
 
     def set_aside(self, entry: RepairJournalEntry) -> Path:
-        """Rename an entry that cannot be completed, so that later repairs ignore it and an operator
-        can inspect it. Return the new path. Raise SutureError if the rename fails."""
+        """Rename an entry whose work cannot be completed. Return the new path.
+
+        Later repairs ignore it, and an operator can inspect it. Raise SutureError if the rename
+        fails.
+        """
         path = self._path(entry)
         aside = path.with_name(f"{path.name}{ASIDE}")
         with disk_errors(path):
@@ -119,12 +124,14 @@ class Journal:
         return aside
 
     def is_open(self, entry: RepairJournalEntry) -> bool:
-        """Return True if an entry is stored."""
+        """Return whether an entry is still in the journal."""
         return self._path(entry).exists()
 
     def entries(self) -> Iterator[RepairJournalEntry]:
-        """Yield the entries that were begun and not ended. Raise SutureError if an entry cannot be
-        read or is invalid."""
+        """Yield all entries in the journal.
+
+        Raise SutureError if an entry cannot be read or is invalid.
+        """
         with disk_errors(self._directory):
             paths = sorted(self._directory.glob(f"*{SUFFIX}"))
         for path in paths:

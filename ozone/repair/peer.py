@@ -1,9 +1,9 @@
 """A datanode of Ozone as a peer of one damaged replica.
 
-The repair requests the peer's tree, which shows the peer's own damage, and its rows of the damaged
-blocks, which have the checksums of the written data. Ozone's tree omits data that its scanner does
-not read: chunks without checksums, and last chunks of files that were synced and never closed. For
-these chunks only the peer's row is used.
+The repair requests the tree of the peer, which shows the peer's own damage. It also requests the
+peer's rows of the damaged blocks, which have the checksums of the written data. Ozone's tree omits
+data that its scanner does not read: chunks without checksums, and last chunks of files that were
+synced and never closed. For these chunks, only the row of the peer is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ ALGORITHM: Final = Algorithm.CRC32C  # the algorithm of Ozone's trees
 
 
 class DamagedBlocksPeer(OzonePeer):
-    """A datanode as a peer, with its tree and its rows of one container's damaged blocks."""
+    """A datanode as a peer, with its tree and its rows of the blocks that are damaged locally."""
 
     def __init__(
         self, datanode: Datanode, container_id: ContainerId, damaged: Mapping[BlockId, StoredBlock]
@@ -40,7 +40,10 @@ class DamagedBlocksPeer(OzonePeer):
     def block(
         self, container_id: ContainerId, block_id: BlockId, meter: TransferCost | None = None
     ) -> BlockData:
-        """Return the peer's row of a damaged block. Raise RefusedError if the peer has none."""
+        """Return the peer's row of a damaged block.
+
+        Raise RefusedError if the peer has no such row.
+        """
         self.tree(container_id, meter)
         block = self._known_rows.get(block_id)
         if block is None:
@@ -51,24 +54,32 @@ class DamagedBlocksPeer(OzonePeer):
         return block
 
     def read_unverified(self, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
-        """Return bytes of a block, unverified. Raise RefusedError or UnavailableError."""
+        """Return bytes of a block, without verification.
+
+        Raise RefusedError if the peer rejects the request, and UnavailableError if it does not
+        answer.
+        """
         piece = ChunkInfo(offset, length_bytes, ChecksumType.NONE, 0, b"")
         return self._datanode.read(self._container_id, block_id, piece)
 
     def reaches(self, block_id: BlockId, end: int) -> bool:
-        """Return True if the block is at least `end` bytes long according to the peer's row.
-        Otherwise a read up to `end` would fail."""
+        """Return whether the block is at least `end` bytes long according to the peer's row.
+
+        Otherwise, a read up to `end` would fail.
+        """
         block = self._known_rows.get(block_id)
         return block is not None and block.length_bytes >= end
 
     def is_silent_about(self, block_id: BlockId) -> bool:
-        """Return True if it is unknown whether the peer has a block: the peer returned neither the
-        block's row nor the error that the block does not exist."""
+        """Return whether it is unknown if the peer has a block.
+
+        It is unknown if the peer returned neither the row of the block nor the error that the block
+        does not exist.
+        """
         return block_id in self._unknown_rows
 
     def _fetch_tree(self, container_id: ContainerId, meter: TransferCost | None) -> Tree:
-        """Return the peer's tree of the damaged blocks, built from the peer's rows and its Ozone
-        tree."""
+        """Return a tree of the damaged blocks, built from the peer's rows and from its tree."""
         ozone_tree, leaves = self._asked_tree(meter)
         wanted = [
             block_id
@@ -88,9 +99,11 @@ class DamagedBlocksPeer(OzonePeer):
     def _asked_rows(
         self, container_id: ContainerId, wanted: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
-        """Return the peer's rows of the blocks `wanted`. Blocks that do not exist at the peer are
-        left out. Raise RefusedError if the peer returns no row and refuses at least one request
-        with another error."""
+        """Return the peer's rows of the blocks `wanted`. Omit blocks that do not exist at the peer.
+
+        Raise RefusedError if the peer returns no row, and rejects at least one request with another
+        error.
+        """
         rows = {}
         refusals = {}
         for block_id, found in self._datanode.blocks(container_id, wanted):
@@ -108,8 +121,10 @@ class DamagedBlocksPeer(OzonePeer):
         return rows
 
     def _asked_tree(self, meter: TransferCost | None) -> tuple[OzoneTree | None, Leaves]:
-        """Return the peer's Ozone tree and its chunks. Return None and no chunks if the tree is
-        unusable; the caller then uses only the rows."""
+        """Return the peer's tree and the checksums of its chunks.
+
+        Return None and no checksums if the tree cannot be used. The caller then uses only the rows.
+        """
         try:
             data = self._checksum_info(self._container_id, meter)
             tree = decode_tree(data, self._container_id)
@@ -126,8 +141,11 @@ class DamagedBlocksPeer(OzonePeer):
         return tree, decode_leaves(data, self._damaged.keys())
 
     def _may_have(self, tree: OzoneTree | None, block_id: BlockId, stored: StoredBlock) -> bool:
-        """Return True if the peer may have a block. Only then the repair requests the block's row,
-        because a request for a missing block makes Ozone scan the complete container."""
+        """Return whether the peer may have a block.
+
+        The repair requests the row of the block only in this case, because a request for a missing
+        block makes Ozone scan the complete container.
+        """
         if tree is None or block_id in tree.live:
             return True
         return block_id not in tree.tombstones and bool(unread_offsets(stored))
@@ -144,8 +162,10 @@ def unread_offsets(stored: StoredBlock) -> frozenset[int]:
 def _leaf(
     chunk: ChunkInfo, told: Mapping[int, tuple[int, bool]] | None, unread: frozenset[int]
 ) -> Leaf:
-    """Return the leaf of a peer's chunk. Its checksum comes from the peer's row; it is unhealthy if
-    the peer's tree marks the chunk as damaged or has another checksum."""
+    """Return the leaf of a peer's chunk, with the checksum in the peer's row.
+
+    The leaf is unhealthy if the peer's tree marks the chunk as damaged, or has another checksum.
+    """
     checksum = leaf_checksum(ALGORITHM, chunk.offset, chunk.length_bytes, chunk.window_checksums)
     if told is None or (chunk.offset in unread and chunk.offset not in told):
         return Leaf(chunk.offset, chunk.length_bytes, checksum, True)

@@ -1,8 +1,8 @@
-"""Checks that no peer has data that a replica lacks, before the replica is marked closed.
+"""Checks that no peer has data that a replica lacks, before the replica is marked CLOSED.
 
 After an incomplete write, an UNHEALTHY replica may match its own rows but lack the last blocks, or
-the end of a block. Ozone copies from CLOSED replicas and deletes UNHEALTHY ones. Therefore a
-replica may be marked closed only if it has all data of its peers.
+the end of a block. Ozone copies from CLOSED replicas and deletes UNHEALTHY ones. Therefore, a
+replica may be marked CLOSED only if it has all data of its peers.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,8 +26,10 @@ ASKED_MAX: Final = 1_000  # blocks per query: a container may have millions
 
 
 def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, int]:
-    """Return the length in bytes of each block according to the rows. Blocks with an unreadable row
-    are left out."""
+    """Return the length in bytes of each block according to its row, by block id.
+
+    Omit invalid rows.
+    """
     lengths_bytes = {}
     for block_id, row, tail in rows.blocks():
         try:
@@ -39,7 +41,10 @@ def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, 
 
 
 def tombstones_of(paths: ContainerPaths) -> Collection[BlockId]:
-    """Return the local replica's deleted blocks from Ozone's tree; empty if it cannot be read."""
+    """Return the ids of the deleted blocks in Ozone's tree of the local replica.
+
+    Return an empty collection if the tree cannot be read.
+    """
     try:
         return decode_tree(read_small(paths.tree, TREE_BYTES_MAX), paths.container_id).tombstones
     except (DamagedData, OSError):
@@ -54,9 +59,12 @@ def check_not_behind(
     *,
     deleted: Collection[BlockId],
 ) -> None:
-    """Raise RefusedError if the peer has a block that the local replica lacks, or a longer version
-    of a block, or if this cannot be determined. Blocks in `deleted` do not count. Raise
-    UnavailableError if the peer does not answer."""
+    """Raise RefusedError if the peer has a block that the local replica lacks.
+
+    Also raise it if the peer has a longer version of a block. `lengths_bytes` has the lengths of
+    the local blocks. Ignore blocks in `deleted`. Also raise RefusedError if the comparison is
+    impossible. Raise UnavailableError if the peer does not answer.
+    """
     try:
         _check(peer_id, datanode, container_id, lengths_bytes, deleted)
     except UnavailableError as error:

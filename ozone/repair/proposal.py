@@ -1,8 +1,8 @@
-"""Plans the writes of a repair and their sources, with the survey and plan of Suture's reconcile.
+"""Plans the writes of a repair and their sources, with `agent.reconcile.survey` and `agent.plan`.
 
 For each damaged chunk, the plan lists the peers whose tree matches the local row. If there is no
-such peer, the plan has a reason; a chunk with checksums may still be assembled window by window.
-The plan never writes rows, because Ozone itself copies a block that only a peer has.
+such peer, the plan has a reason. A chunk with checksums may then still be assembled window by
+window. The plan never writes rows, because Ozone itself copies a block that only a peer has.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,11 @@ NOT_ASKED: Final = "no peer could be asked"
 
 @dataclass(frozen=True, slots=True)
 class RepairTarget:
-    """A damaged chunk, as described by the local row. `wanted` is the plan's entry with the peers
-    to fetch from. If no peer is known to have the complete chunk, `wanted` is None and `why` has
-    the reason."""
+    """A damaged chunk, as described by the local row.
+
+    `wanted` has the peers from which the chunk is fetched. If no peer is known to have the complete
+    chunk, `wanted` is None and `why` has the reason.
+    """
 
     block_id: BlockId
     chunk: ChunkInfo
@@ -44,7 +46,10 @@ class RepairTarget:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """All damaged chunks, in writing order, and each peer's answer."""
+    """The plan of a repair: all damaged chunks, and the answers of the peers.
+
+    The chunks are in the order of the writes.
+    """
 
     targets: tuple[RepairTarget, ...]
     peers: tuple[PeerTree, ...]
@@ -52,12 +57,12 @@ class Proposal:
 
     @property
     def silent_peers(self) -> tuple[PeerId, ...]:
-        """The peers that did not answer, so that their data is unknown."""
+        """The peers that did not answer. Their data is unknown."""
         return tuple(tree.peer_id for tree in self.peers if not tree.is_known)
 
     @property
     def is_unknown(self) -> bool:
-        """True if no peer answered, so that nothing is known about the sources."""
+        """True if no peer answered. It is then unknown if a peer has the data."""
         return len(self.silent_peers) == len(self.peers)
 
 
@@ -67,8 +72,10 @@ def propose(
     peers: Mapping[PeerId, DamagedBlocksPeer],
     executor: Executor,
 ) -> Proposal:
-    """Query the peers and return the plan of the repair. The plan also contains the errors of
-    failed peers."""
+    """Request the trees of the peers, and return the plan of the repair.
+
+    The plan also has the errors of the peers that failed.
+    """
     mine = replica.tree.select(replica.blocks)
     asked = query_peers(peers, container_id, mine, executor)
     seen, views = [], []
@@ -111,7 +118,10 @@ def propose(
 
 
 def _why(skip: Skip | None, silent: frozenset[PeerId]) -> str:
-    """Return the reason why no peer can be the source of a chunk."""
+    """Return the reason why no peer can provide a chunk.
+
+    `silent` are the peers that did not answer.
+    """
     said = NOBODY if skip is None else " ".join(filter(None, (skip.reason.value, skip.detail)))
     return "; ".join(filter(None, (said, silence(silent))))
 

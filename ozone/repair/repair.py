@@ -1,4 +1,4 @@
-"""A repair: reads the replica, queries the peers, writes the damaged chunks, and reads again.
+"""A repair of one replica: read it, compare it with its peers, write damaged chunks, read it again.
 
 The datanode of the volume must be stopped. An operator confirms the plan before the writes. The
 repair verifies all data against the rows of the replica, and never writes rows.
@@ -46,21 +46,24 @@ FOLDER: Final = "repair"  # name of a directory in the state directory
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """The address of a peer, and its id ("" if not given)."""
+    """The address of a peer, and its datanode id, which may be ""."""
 
     address: str
     datanode_id: str = ""
 
     @property
     def peer_id(self) -> PeerId:
-        """The peer's name in the output."""
+        """Name of the peer in the output."""
         return self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
-    """The options of a repair. `is_stopped` is True if an operator confirms that the datanode is
-    stopped; this is needed if no lock can prove that it is stopped."""
+    """The options of a repair.
+
+    `is_stopped` is True if an operator confirms that the datanode is stopped. This is required if
+    no lock can show that it is stopped.
+    """
 
     data_dir: Path
     container_id: ContainerId
@@ -73,7 +76,7 @@ class RepairOptions:
 
 
 class WriteResult(StrEnum):
-    """The kinds of results that a repair can have for one damaged chunk."""
+    """The possible results of a repair for one damaged chunk."""
 
     REPAIRED = "REPAIRED"
     ASSEMBLED = "ASSEMBLED"  # assembled from windows of several replicas
@@ -83,8 +86,10 @@ class WriteResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRepairOutcome:
-    """The result of a repair for one chunk. If the chunk was not changed, `message` has the
-    reason."""
+    """The result of a repair for one chunk.
+
+    If the chunk was not changed, `message` has the reason.
+    """
 
     target: RepairTarget
     written: WriteResult
@@ -95,10 +100,10 @@ class ChunkRepairOutcome:
 
 @contextmanager
 def repairing(wish: RepairOptions) -> Iterator["OzoneRepair"]:
-    """Open a volume to repair one of its replicas. Raise SutureError or OSError if this is not
-    possible.
+    """Open a volume, to repair one of its replicas in a `with` block.
 
-    First finish an interrupted repair of the volume, unless this is a dry run.
+    First finish an interrupted repair of the volume, unless this is a dry run. Raise SutureError or
+    OSError if the volume cannot be opened.
     """
     scrub = ScrubOptions(data_dirs=[wish.data_dir], state_dir=wish.state_dir)
     (volume,) = find_volumes(scrub)
@@ -111,8 +116,7 @@ def repairing(wish: RepairOptions) -> Iterator["OzoneRepair"]:
 
 
 class OzoneRepair:
-    """The repair of one replica on a volume. `repairing` opens the volume and creates this
-    object."""
+    """The repair of one replica on a volume. `repairing` creates this object."""
 
     def __init__(
         self, wish: RepairOptions, volume: OzoneVolume, scratch: Path, stack: ExitStack
@@ -151,26 +155,26 @@ class OzoneRepair:
 
     @property
     def quarantine(self) -> Path:
-        """Path of the directory with the replaced data."""
+        """Path of the quarantine directory, which has the replaced data."""
         return self._installer.quarantine
 
     @property
     def peer_ids(self) -> list[PeerId]:
-        """The ids of the peers, as the operator gave them on the command line."""
+        """The ids of the peers, as given on the command line."""
         return list(self._datanodes)
 
     @property
     def unfinished_count(self) -> int:
-        """Number of chunks whose write an interrupted repair did not finish."""
+        """Number of chunks whose write was not finished by an interrupted repair."""
         return len(self._installer.unfinished())
 
     @property
     def recovery_remarks(self) -> Sequence[str]:
-        """The problems that occurred while an earlier, interrupted repair was completed."""
+        """Descriptions of the problems in the recovery from an interrupted repair."""
         return self._installer.remarks
 
     def check_stopped(self) -> None:
-        """Raise RefusedError if a datanode has the volume open, or OSError if this is unknown."""
+        """Raise RefusedError if a datanode has the volume open, and OSError if this is unknown."""
         check_stopped(self._databases)
 
     def recover(self) -> None:
@@ -179,8 +183,10 @@ class OzoneRepair:
         clean(self.paths)
 
     def read(self, progress: Callable[[int], None]) -> InspectedReplica:
-        """Read the complete replica and return its damage. Raise SutureError or OSError if the
-        replica cannot be read."""
+        """Read the complete replica, and return its damage.
+
+        Raise SutureError or OSError if the replica cannot be read.
+        """
         identity = identity_of(self.paths)
         reader = OzoneReader(self.paths, lambda _: self._rows, time.monotonic(), identity)
         try:
@@ -189,7 +195,7 @@ class OzoneRepair:
             reader.close()
 
     def propose(self, replica: InspectedReplica) -> Proposal:
-        """Query the peers about the damaged blocks, and return the planned writes."""
+        """Request the trees of the peers, and return the planned writes."""
         container_id = self._wish.container_id
         self._peers = {
             peer_id: DamagedBlocksPeer(datanode, container_id, replica.blocks)
@@ -200,11 +206,11 @@ class OzoneRepair:
     def execute(
         self, proposal: Proposal, progress: Callable[[int], None]
     ) -> Iterator[ChunkRepairOutcome]:
-        """Write the available chunks one by one; yield the outcome of each.
+        """Write the chunks for which a source has the data, one by one.
 
-        If the write of a chunk fails, its outcome has the error. If no peer has answered, read and
-        write nothing. Raise SutureError if the repair must stop: a datanode was started, the volume
-        failed, or repeated writes failed.
+        Yield the outcome of each chunk. If the write of a chunk fails, its outcome has the error.
+        Raise SutureError if the repair must stop: a datanode was started, the volume failed, or
+        several writes in a row failed. At least one peer must have answered.
         """
         assert not proposal.is_unknown
         known = {tree.peer_id for tree in proposal.peers if tree.is_known}
@@ -232,7 +238,7 @@ class OzoneRepair:
     def _install(
         self, target: RepairTarget, got: GatheredChunk
     ) -> tuple[ChunkRepairOutcome, SutureError | None]:
-        """Write one chunk; return its outcome, and the error if a local operation failed."""
+        """Write one chunk. Return its outcome, and the error if a local operation failed."""
         if got.data is None:
             left = ChunkRepairOutcome(
                 target, WriteResult.LEFT, message=got.message, is_unknown=got.is_unknown
@@ -253,8 +259,11 @@ class OzoneRepair:
         return ChunkRepairOutcome(target, written, got.sources), None
 
     def mark_closed(self, after: InspectedReplica) -> None:
-        """Set the state in a replica's descriptor to CLOSED. Raise SutureError if the replica is
-        damaged, if it lacks data that a peer has, or if a peer does not answer."""
+        """Change the state in the descriptor of the replica to CLOSED.
+
+        Raise SutureError if the replica is damaged, if it lacks data that a peer has, or if a peer
+        does not answer.
+        """
         if not after.is_whole:
             raise RefusedError(Code.INELIGIBLE, "cannot mark the replica closed: it is incomplete")
         container_id = self._wish.container_id
@@ -272,8 +281,11 @@ class OzoneRepair:
 
 
 def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
-    """Return the descriptor of a replica. Raise RefusedError if the replica may not be repaired.
-    Raise OSError if the descriptor cannot be read."""
+    """Return the descriptor of a replica.
+
+    Raise RefusedError if the replica must not be repaired, and OSError if the descriptor cannot be
+    read.
+    """
     try:
         descriptor = read_descriptor(paths)
     except FileNotFoundError as error:
@@ -300,8 +312,10 @@ def _descriptor(paths: ContainerPaths) -> OzoneDescriptor:
 
 
 def _check_may_write(paths: ContainerPaths) -> None:
-    """Raise RefusedError if this process cannot give new files the owner of the replica's
-    directory. Raise OSError if the owner cannot be read."""
+    """Raise RefusedError if this process cannot set the owner of new files.
+
+    The owner must be that of the replica's directory. Raise OSError if the owner cannot be read.
+    """
     owner = paths.root.stat().st_uid
     if os.geteuid() not in {0, owner}:
         raise RefusedError(

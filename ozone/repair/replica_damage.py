@@ -1,4 +1,4 @@
-"""Finds the parts of a replica that do not match its rows, by the same scan as a scrub."""
+"""Finds the parts of a replica that do not match its rows, with the scan that a scrub uses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,9 +29,12 @@ NOT_OF_BYTES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class InspectedReplica:
-    """A replica after a complete read. `tree` describes the data on disk. `blocks` are the damaged
-    blocks, as the replica's rows describe them, and `chunks` are the damaged chunks of each.
-    `others` are findings that cannot be repaired with data of peers."""
+    """A replica after a complete read.
+
+    `tree` describes the data on disk. `blocks` has the damaged blocks, as described by their rows,
+    and `chunks` the damaged chunks of each. `others` has the findings that cannot be repaired with
+    data of peers. `unjudged` has the reasons why parts of the replica could not be checked.
+    """
 
     tree: Tree
     blocks: Mapping[BlockId, StoredBlock] = field(default_factory=dict)
@@ -43,7 +46,7 @@ class InspectedReplica:
 
     @property
     def is_whole(self) -> bool:
-        """True if every byte was read and is correct."""
+        """True if every byte was read and matches its checksum."""
         return not (self.blocks or self.others or self.unjudged)
 
     @property
@@ -58,10 +61,10 @@ def read_replica(
     now_ms: Callable[[], int],
     progress: Callable[[int], None],
 ) -> InspectedReplica:
-    """Read a complete replica and return its damage. Raise SutureError if it cannot be read.
+    """Read a complete replica, and return its damage. Raise SutureError if it cannot be read.
 
-    Raise RefusedError if the host's memory or libraries seem to be faulty, because a faulty host
-    might also write wrong data.
+    Raise RefusedError if the memory or the libraries of the host seem to be faulty, because a
+    faulty host could also write wrong data.
     """
     outcome = scan_replica(
         reader,
@@ -104,16 +107,20 @@ def read_replica(
 
 
 def _is_mended_with(finding: ScanFinding, blocks: Mapping[BlockId, StoredBlock]) -> bool:
-    """Return True if the repair of `blocks` also removes the cause of `finding`: writing the first
-    block file creates the missing directory that the finding reports."""
+    """Return whether the repair of `blocks` also removes the cause of `finding`.
+
+    This is the case if the finding reports a missing directory, which the first write creates.
+    """
     return finding.fault is DamageFault.CHUNKS_DIRECTORY_MISSING and bool(blocks)
 
 
 def _damaged(
     container_id: ContainerId, rows: ContainerRows, tree: Tree
 ) -> tuple[dict[BlockId, StoredBlock], dict[BlockId, tuple[ChunkInfo, ...]]]:
-    """Return the damaged blocks by id and, for each of these blocks, the chunks whose bytes do not
-    match the block's row."""
+    """Return the damaged blocks, and the damaged chunks of each, by block id.
+
+    A chunk is damaged if its bytes do not match the row of the block.
+    """
     ids, counts = tree.block_ids.tolist(), tree.chunk_counts.tolist()
     whole_counts = dict(zip(ids, counts, strict=True))
     for block_id in tree.unhealthy_block_ids().tolist():

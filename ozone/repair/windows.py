@@ -15,7 +15,10 @@ Run = tuple[int, int]
 
 
 def fits_twice(chunk: ChunkInfo, data: bytes | memoryview) -> bool:
-    """Return True if `data` matches the checksums in `chunk` according to two implementations."""
+    """Return whether `data` matches the checksums in `chunk`.
+
+    Two checksum implementations must agree.
+    """
     if not fits(chunk, data):
         return False
     if chunk.checksum_type is ChecksumType.NONE:
@@ -28,8 +31,10 @@ class Assembly:
     """A chunk that is assembled window by window."""
 
     def __init__(self, chunk: ChunkInfo) -> None:
-        """Begin with no window. `chunk` describes the chunk as the row does; it must have
-        checksums."""
+        """Create an assembly that has no window yet.
+
+        `chunk` is the chunk in the row, which must have checksums.
+        """
         assert chunk.checksum_type is not ChecksumType.NONE
         self._chunk = chunk
         self._width = checksum_width_bytes(chunk.checksum_type)
@@ -38,8 +43,11 @@ class Assembly:
         )
 
     def add_windows(self, start: int, data: bytes | memoryview) -> int:
-        """Add those windows of `data` that are missing and match the row. `data` must begin at the
-        start of a window. Return the number of bytes added."""
+        """Add the windows of `data` that are missing and match the row.
+
+        Return the number of bytes added. `data` must begin at the start of a window. `start` is its
+        offset in the chunk.
+        """
         window_bytes = self._chunk.bytes_per_checksum
         first, remainder = divmod(start, window_bytes)
         assert not remainder, "bytes are offered from the beginning of a window"
@@ -61,7 +69,7 @@ class Assembly:
         return fits(window, piece)
 
     def missing(self) -> Iterator[Run]:
-        """Yield the missing ranges. Adjacent missing windows form one range."""
+        """Yield the missing ranges of the chunk. Adjacent missing windows form one range."""
         window_bytes = self._chunk.bytes_per_checksum
         start: int | None = None
         for index, window in enumerate([*self._windows, b""]):
@@ -72,6 +80,6 @@ class Assembly:
                 start = None
 
     def data(self) -> bytes | None:
-        """Return the bytes of the chunk; None while a window is missing."""
+        """Return the bytes of the chunk, or None while a window is missing."""
         found = [window for window in self._windows if window is not None]
         return b"".join(found) if len(found) == len(self._windows) else None

@@ -1,1 +1,1 @@
-"""Runs an agent under a storage container manager of Apache Ozone."""
+"""Lets an agent act as a datanode of Apache Ozone's storage container manager (SCM)."""

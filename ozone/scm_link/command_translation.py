@@ -43,8 +43,10 @@ DONE: Final = frozenset({ScmCommandType.CLOSE_PIPELINE, ScmCommandType.FINALIZE_
 
 @dataclass(frozen=True, slots=True)
 class TranslatedCommand:
-    """A command for the agent's queues. `replica_index` is the index of the addressed replica; 0 =
-    any."""
+    """A command for the agent's queues.
+
+    `replica_index` is the index of the replica that the command is for. 0 means any replica.
+    """
 
     command: scm_pb2.Command
     replica_index: int = 0
@@ -52,8 +54,11 @@ class TranslatedCommand:
 
 @dataclass(frozen=True, slots=True)
 class ImmediateAnswer:
-    """The answer to a command that is not queued. If the command is rejected, `why` and `code` have
-    the reason. `why` is "" if the command needs no action."""
+    """The answer to a command that is not queued.
+
+    If the command is rejected, `why` and `code` have the reason. `why` is "" if the command needs
+    no action.
+    """
 
     order: ScmCommandType
     command_id: int
@@ -64,7 +69,7 @@ class ImmediateAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """A command that this release does not know, or an empty command."""
+    """A command that this release does not know, or that is empty."""
 
     number: int
 
@@ -78,12 +83,14 @@ Understood = TranslatedCommand | ImmediateAnswer | UnknownCommand | Reregister
 
 
 class _MalformedCommand(ValueError):
-    """Raised for an invalid command; the text names the fault."""
+    """Raised for an invalid command. The text names the fault."""
 
 
 def prefer_host_names(message: Any) -> None:
-    """Remove the IP address of each datanode in a command if its host name is known, so that peers
-    are called by name (hdds.datanode.use.datanode.hostname)."""
+    """Remove the IP address of each datanode in a command if its host name is known.
+
+    Peers are then called by name (hdds.datanode.use.datanode.hostname).
+    """
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -96,7 +103,10 @@ def prefer_host_names(message: Any) -> None:
 
 
 def translate_command(command: Any, now_ms: int) -> Understood:
-    """Translate a command. `now_ms` is the wall clock, to compare with the command's deadline."""
+    """Translate a command of Ozone's SCM.
+
+    `now_ms` is the wall clock time, which is compared with the deadline of the command.
+    """
     try:
         order = ScmCommandType(command.type)
     except ValueError:
@@ -162,7 +172,10 @@ def _fill(ours: scm_pb2.Command, order: ScmCommandType, part: Any) -> None:
 
 
 def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
-    """Copy the target of a push, or the sources of a fetch, to the agent's command."""
+    """Set the fields of the agent's copy command.
+
+    These are the target of a push, or the sources of a fetch.
+    """
     ours.container_id = _container(part)
     if part.HasField("target"):
         named = _endpoint(part.target, REPLICATION)
@@ -178,10 +191,10 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
 
 
 def _fill_reconstruction(ours: scm_pb2.ReconstructCommand, part: Any) -> None:
-    """Copy the erasure code, the remaining shards, and the targets of the lost shards to the
-    agent's command.
+    """Set the fields of the agent's reconstruction command.
 
-    The reconstruction itself checks whether enough shards remain.
+    The fields are the erasure code, the remaining shards, and the targets of the lost shards. The
+    reconstruction itself checks later if enough shards remain.
     """
     ours.container_id = _container(part)
     count = len(part.sources) + len(part.targets)
@@ -223,7 +236,7 @@ def _container(part: Any) -> int:
 
 
 def _endpoint(peer: Any, port: bytes) -> dict[str, str]:
-    """Return a peer's id and its address. `port` is the name of the port to use."""
+    """Return the id and the address of a peer. `port` is the name of the port to use."""
     host = peer.ip_address or peer.host_name
     ports = [one.value for one in peer.ports if one.name == port]
     if not host.isascii() or not 0 < len(host) <= HOST_BYTES_MAX or not host.decode().isprintable():
@@ -247,11 +260,11 @@ def _datanode_id(peer: Any) -> str:
 
 
 def _named(part: Any) -> int:
-    """Return the container id in a command; 0 if it has no valid id."""
+    """Return the container id in a command, or 0 if it has no valid id."""
     container_id = getattr(part, "container_id", 0)
     return container_id if 1 <= container_id <= ID_MAX else 0
 
 
 def _positive(number: int) -> int:
-    """Return a command's id as an unsigned 64-bit number, as the agent uses it."""
+    """Return the id of a command as an unsigned 64-bit number, as the agent uses it."""
     return number % 2**64

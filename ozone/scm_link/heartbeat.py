@@ -1,12 +1,12 @@
-"""Reports to one storage container manager of Ozone, and fetches its commands.
+"""Reports to one storage container manager (SCM) of Ozone, and fetches its commands.
 
     version ─► registration, with a full report ─► heartbeat every interval, at once with news
        ▲                                               │
        └──────────── "register again" ◄────────────────┘
 
-Pending reports wait in `agent.host.outbox` and are built from the facts at the time of sending.
-Each SCM has its own worker. All SCMs receive the same reports. The agent executes only commands of
-the SCM with the highest term; it answers and logs the commands of other SCMs.
+Pending reports wait in `agent.host.outbox`. Their content is computed when they are sent. Each SCM
+has its own worker thread. All SCMs receive the same reports. The agent executes only the commands
+of the SCM with the highest term. It logs the commands of other SCMs, and answers them.
 """
 
 import random
@@ -43,7 +43,10 @@ log = structlog.get_logger()
 
 
 def cluster_of(version: Any) -> str:
-    """Return the cluster id in an answer. Raise RefusedError if the answer has none."""
+    """Return the cluster id in the SCM's answer to a version request.
+
+    Raise RefusedError if the answer has none.
+    """
     for item in version.keys:
         if item.key == CLUSTER and item.value:
             return text_of(item.value)
@@ -51,7 +54,7 @@ def cluster_of(version: Any) -> str:
 
 
 def check_cluster(theirs: str, ours: str, *, address: str) -> None:
-    """Raise RefusedError if the SCM's cluster is not the cluster of the volumes."""
+    """Raise RefusedError if the cluster of the SCM is not the cluster of the local volumes."""
     if theirs != ours:
         raise RefusedError(
             Code.WRONG_CLUSTER,
@@ -62,10 +65,10 @@ def check_cluster(theirs: str, ours: str, *, address: str) -> None:
 
 @dataclass(eq=False)
 class OzoneHeartbeat:
-    """The worker of the heartbeats to one SCM.
+    """The worker that sends heartbeats to one SCM.
 
-    `before` is called before each heartbeat; it renews certificates. Peers in commands are called
-    by name if `uses_host_names`, otherwise by their IP address.
+    `before` is called before each heartbeat, to renew certificates. If `uses_host_names`, peers in
+    commands are called by name, otherwise by IP address.
     """
 
     calls: DatanodeProtocol
@@ -111,8 +114,11 @@ class OzoneHeartbeat:
         return Busy() if more else RetryAfter(self.interval_s)
 
     def _retry_delay_s(self, error: SutureError) -> float:
-        """Count a failure, and return the pause before the next attempt in seconds. The pause grows
-        with the failures up to the interval, with jitter."""
+        """Count a failure. Return the pause before the next attempt, in seconds.
+
+        The pause grows with the number of failures up to the heartbeat interval, and has a random
+        part.
+        """
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
         if self._failures == 1:
@@ -149,7 +155,7 @@ class OzoneHeartbeat:
         log.info("agent_registered", scm=self.address, cluster_id=theirs)
 
     def _why(self, error: int) -> str:
-        """Return a text with the reason why the SCM rejected the registration."""
+        """Return the reason why the SCM rejected the registration, as a text."""
         if error != messages.NOT_PERMITTED:
             return f"error {error}"
         ours = self.me.layout_version
@@ -160,7 +166,7 @@ class OzoneHeartbeat:
         )
 
     def _send_heartbeat(self) -> bool:
-        """Send one heartbeat; return True if more reports are waiting."""
+        """Send one heartbeat. Return True if more reports are waiting."""
         # Read the queues first: if a command leaves them meanwhile, its answer is among the
         # statuses.
         queues = reports.queue_report(self.led.reporter.queues())
@@ -221,16 +227,21 @@ class OzoneHeartbeat:
                 yield told
 
     def _name_shard(self, report: container_pb2.ReplicaReport) -> None:
-        """Add the shard index to the report of a removed replica. The SCM ignores such a report
-        without an index, and would continue to count the removed replica."""
+        """Add the shard index to the report of a removed replica.
+
+        The SCM ignores such a report without an index, and would continue to count the removed
+        replica.
+        """
         if report.state == container_pb2.DELETED:
             report.replica_index = self._indexes.get(report.container_id, 0)
         elif report.replica_index:
             self._indexes[report.container_id] = report.replica_index
 
     def _forget(self, told: Iterable[Any]) -> None:
-        """Remove the stored shard indexes of removed replicas. `told` are the reports that the SCM
-        has received."""
+        """Forget the shard indexes of removed replicas.
+
+        `told` are the reports that the SCM has received.
+        """
         for changed in told:
             for one in changed.replicas:
                 if one.state == messages.State.DELETED:
@@ -271,7 +282,10 @@ class OzoneHeartbeat:
     def _answer_stale(
         self, meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer
     ) -> None:
-        """Answer a command of an earlier leader, which the agent does not execute."""
+        """Report to the SCM that the agent does not execute a command.
+
+        The reason is that the sender of the command is not the leader.
+        """
         status = _status_of(meant)
         status.state, status.code = scm_pb2.CommandStatus.SKIPPED, Code.STALE_TERM.value
         log.warning(
@@ -299,7 +313,7 @@ class OzoneHeartbeat:
         self.led.answer(status)
 
     def _is_other_shard(self, meant: command_translation.TranslatedCommand) -> bool:
-        """Return True if a command names a replica index other than that of the local replica."""
+        """Return whether a command names another replica index than that of the local replica."""
         if not meant.replica_index:
             return False
         try:
@@ -323,7 +337,7 @@ class OzoneHeartbeat:
 def _status_of(
     meant: command_translation.TranslatedCommand | command_translation.ImmediateAnswer,
 ) -> scm_pb2.CommandStatus:
-    """Return a status for the answer to a command, with the state EXECUTED."""
+    """Return a status message for a command, with the state EXECUTED."""
     state = scm_pb2.CommandStatus.EXECUTED
     if isinstance(meant, command_translation.ImmediateAnswer):
         return scm_pb2.CommandStatus(

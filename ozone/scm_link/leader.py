@@ -27,8 +27,10 @@ ANY_USER: Final = ""
 
 
 class OzoneScmLink:
-    """An SCM of Ozone. Its connection is for one thread, so `cluster_id` must be called before the
-    worker runs."""
+    """An SCM of Ozone. Only one thread may use its connection.
+
+    Therefore, `cluster_id` must be called before the heartbeat worker runs.
+    """
 
     def __init__(
         self,
@@ -38,9 +40,11 @@ class OzoneScmLink:
         is_alone: bool,
         secure: SecureDatanode | None,
     ) -> None:
-        """Parse `address`, ozone://host:port. `copies` creates the component that copies a host's
-        replicas. `is_alone` is True if no other SCM is configured. `secure` is None if the cluster
-        is not secure."""
+        """Parse `address`, which has the form ozone://host:port.
+
+        `copies` creates the component that copies the replicas of a host. `is_alone` is True if no
+        other SCM is configured. `secure` is None if the cluster is not secure.
+        """
         self.address = address
         self._make_copies = copies
         self._copies: ContainerReplicator | None = None
@@ -52,12 +56,18 @@ class OzoneScmLink:
         self._datanodes: dict[str, Datanode] = {}
 
     def cluster_id(self) -> str:
-        """Return the SCM's cluster id. Raise UnavailableError or RefusedError."""
+        """Return the cluster id of the SCM.
+
+        Raise UnavailableError if the SCM does not answer, and RefusedError if its answer is
+        invalid.
+        """
         return cluster_of(self._protocol.get_version())
 
     def worker(self, led: AgentServices, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return the heartbeat worker. Raise RefusedError if this datanode's id or address is not
-        valid in Ozone."""
+        """Return the worker that sends heartbeats to this SCM.
+
+        Raise RefusedError if the id or the address of this datanode is not valid in Ozone.
+        """
         self._copies = self._make_copies(led)
         return OzoneHeartbeat(
             self._protocol,
@@ -73,8 +83,10 @@ class OzoneScmLink:
         )
 
     def dial(self, datanode: NodeAddress, index: int) -> OzonePeer:
-        """Return a client of an Ozone datanode. `index` is the replica index of its shard, or 0 for
-        a replicated container. The client connects on first use. Thread-safe."""
+        """Return a client of an Ozone datanode, which connects on first use. Thread-safe.
+
+        `index` is the replica index of the datanode's shard, or 0 for a replicated container.
+        """
         key = f"{datanode.datanode_id}/{index}/{datanode.address}"
         dialled = self._datanodes.get(key)
         if dialled is None:
@@ -104,8 +116,10 @@ class OzoneScmLink:
 
 
 def self_of(led: AgentServices) -> DatanodeInfo:
-    """Return this datanode's identity. Raise RefusedError if Ozone does not accept its id or
-    address."""
+    """Return the identity of this datanode.
+
+    Raise RefusedError if Ozone does not accept its id or address.
+    """
     try:
         datanode_id = str(UUID(led.who.datanode_id))
     except ValueError as error:
@@ -129,11 +143,11 @@ def self_of(led: AgentServices) -> DatanodeInfo:
 
 
 def _nothing() -> None:
-    """Do nothing. This replaces the renewal of certificates in a cluster without security."""
+    """Do nothing. Used in the place of the renewal of certificates if the cluster is not secure."""
 
 
 def _host(config: AgentConfig, listens: str) -> str:
-    """Return the host name to announce. The SCM replaces it by the address of the connection."""
+    """Return the host name to report. The SCM replaces it by the address of the connection."""
     if config.node.advertise is not None:
         return config.node.advertise.rpartition(":")[0]
     return socket.gethostname() if listens in ANY_ADDRESS else listens

@@ -1,7 +1,7 @@
-"""Messages between a datanode and Ozone's storage container manager
-(`proto/ozone/messages/led_datanode.proto`, `led_scm.proto`).
+"""Messages between a datanode and Ozone's storage container manager (SCM).
 
-A test compares each field with Ozone's own classes.
+The formats are defined in `proto/ozone/messages/led_datanode.proto` and `led_scm.proto`. A test
+compares each field with Ozone's own classes.
 """
 
 from enum import IntEnum
@@ -24,7 +24,7 @@ FULL: Final = 1  # ContainerAction.Reason
 
 
 class DatanodeRequestType(IntEnum):
-    """A datanode's requests."""
+    """Types of the requests that a datanode sends."""
 
     GET_VERSION = 1
     REGISTER = 2
@@ -49,8 +49,10 @@ class ScmCommandType(IntEnum):
 
 
 class State(IntEnum):
-    """States of a replica (ContainerReplicaProto.State). Replicas in state RECOVERING are not
-    reported."""
+    """States of a replica in reports (ContainerReplicaProto.State).
+
+    Replicas in state RECOVERING are not reported.
+    """
 
     OPEN = 1
     CLOSING = 2

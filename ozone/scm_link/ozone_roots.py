@@ -1,7 +1,7 @@
-"""Computes the root of a replica for reports to Ozone: the root of its CRC-32C tree.
+"""Computes the root of a replica for reports to Ozone, which is the root of its CRC-32C tree.
 
-The report of a CRC-32C tree without tombstones already contains this root. Other roots are computed
-by `ozone.datanode_server.trees`, once for each generation of the tree.
+The report of a CRC-32C tree without tombstones already has this root. Other roots are computed by
+`ozone.datanode_server.trees`, once for each generation of the tree.
 """
 
 from typing import Final
@@ -21,15 +21,20 @@ log = structlog.get_logger()
 
 
 class RootCache:
-    """Cache of the replicas' roots. A root is computed once per generation of the tree. For one
-    thread."""
+    """Cache of the roots of replicas for Ozone. Only one thread may use it.
+
+    A root is computed once per generation of the tree.
+    """
 
     def __init__(self, store: ReplicaStore) -> None:
         self._store = store
         self._folded: dict[int, tuple[int, int]] = {}  # container -> generation of the tree, root
 
     def root(self, report: container_pb2.ReplicaReport) -> int:
-        """Return the root of a reported replica in Ozone's form; 0 if there is none."""
+        """Return the root that Ozone would compute for a reported replica.
+
+        Return 0 if there is none.
+        """
         if not report.HasField("tree"):
             self._folded.pop(report.container_id, None)
             return NO_ROOT

@@ -1,8 +1,8 @@
-"""A datanode's calls to one storage container manager: version, register, heartbeat.
+"""The calls of a datanode to one storage container manager (SCM): version, register, heartbeat.
 
 A call opens the connection if there is none. After an idle time, a call opens a new connection,
-because Hadoop's servers close idle connections. The heartbeat loop retries failed calls. For one
-thread.
+because Hadoop's servers close idle connections. The heartbeat worker retries failed calls. Only one
+thread may use the client.
 """
 
 import os
@@ -39,8 +39,10 @@ PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if not
 
 @dataclass(eq=False)
 class DatanodeProtocol:
-    """A client of one storage container manager. A failed call raises UnavailableError, or
-    RefusedError if a retry would also fail.
+    """A client of one SCM.
+
+    A call that fails raises RefusedError if another attempt would fail, too, and otherwise
+    UnavailableError.
     """
 
     address: Address
@@ -57,18 +59,18 @@ class DatanodeProtocol:
         self._method = Method.of(client_id, PROTOCOL, METHOD, PROTOCOL_VERSION)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     @property
     def local_host(self) -> str:
-        """The local address of the connection; "" if there is no connection."""
+        """Local address of the connection, or "" if there is no connection."""
         return "" if self._connection is None else self._connection.local_host
 
     def connect(self) -> None:
-        """Connect, unless there is already a connection that was in use recently."""
+        """Connect, unless there is a connection that was used recently."""
         if self._connection is not None and self.now_s() - self._used_at_s > IDLE_S:
             self.close()
         if self._connection is None:
@@ -82,15 +84,18 @@ class DatanodeProtocol:
             )
 
     def get_version(self) -> Any:
-        """Return the SCM's version, with cluster id and SCM id."""
+        """Return the SCM's answer to a version request, which has the cluster id and the SCM id."""
         return self._asked(DatanodeRequestType.GET_VERSION, REQUEST(get_version={}))
 
     def register(self, message: Any) -> Any:
-        """Register this datanode, for the first time or again; return the SCM's answer."""
+        """Register this datanode, for the first time or again. Return the answer of the SCM."""
         return self._asked(DatanodeRequestType.REGISTER, REQUEST(register=message))
 
     def heartbeat(self, message: Any) -> Any:
-        """Send a heartbeat with its reports; return the answer, which has the SCM's commands."""
+        """Send a heartbeat with its reports.
+
+        Return the answer, which has the commands of the SCM.
+        """
         return self._asked(DatanodeRequestType.HEARTBEAT, REQUEST(heartbeat=message))
 
     def _asked(self, kind: DatanodeRequestType, request: Any) -> Any:
@@ -142,5 +147,5 @@ class DatanodeProtocol:
 
 
 def text_of(data: bytes) -> str:
-    """Return a received text in printable form."""
+    """Return a received text without characters that cannot be printed."""
     return printable(data[:SAID_CHARS_MAX].decode("utf-8", "replace"))

@@ -1,10 +1,10 @@
-"""Builds an agent's reports to Ozone's SCM: identity, volumes, replicas, answers. No I/O.
+"""Builds the reports of an agent to Ozone's SCM: identity, volumes, replicas, command results.
 
-The suture.v1 messages of the agent's observer are converted to Ozone's messages, for a registration
-or a heartbeat.
+No I/O. For a registration or a heartbeat, the agent's suture.v1 messages are converted to Ozone's
+messages.
 
-The SCM must not choose an agent for Ratis pipelines. Therefore an agent reports one metadata volume
-with 0 bytes free, because the SCM requires metadata space only for Ratis pipelines.
+The SCM must not choose an agent for Ratis pipelines. Therefore, an agent reports one metadata
+volume with 0 bytes free, because the SCM requires metadata space only for Ratis pipelines.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,7 +74,7 @@ class DatanodeInfo:
 
 
 def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
-    """Return the message with the datanode's identity and its stored operational state."""
+    """Return the message with the identity of the datanode and its stored operational state."""
     number = UUID(me.datanode_id).int
     uuid = {"most": _signed(number >> 64), "least": _signed(number & 2**64 - 1)}
     message = DETAILS(
@@ -97,21 +97,24 @@ def details(me: DatanodeInfo, ip_address: str, state: NodeState) -> Any:
 
 
 def extended_details(me: DatanodeInfo, told: Any) -> Any:
-    """Return the message with which a datanode registers: `told`, which is the result of `details`,
-    and additional facts."""
+    """Return the message with which a datanode registers. `told` is the result of `details`."""
     return EXTENDED_DETAILS(details=told, version=me.version, setup_time_ms=me.started_at_ms)
 
 
 def layout(me: DatanodeInfo) -> Any:
-    """Return the metadata layout version and the software layout version. They are equal, because
-    an agent has no Ozone layout to finalise.
+    """Return the metadata layout version and the software layout version.
+
+    They are equal, because an agent has no Ozone layout to finalise.
     """
     return LAYOUT(metadata=me.layout_version, software=me.layout_version)
 
 
 def node_report(me: DatanodeInfo, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
-    """Return the report of the volumes. A volume that accepts no new replicas is reported with 0
-    bytes free, so that the SCM places nothing on it."""
+    """Return the report of the volumes.
+
+    A volume that accepts no new replicas is reported with 0 bytes free, so that the SCM places
+    nothing on it.
+    """
     report = NODE_REPORT()
     for volume in volumes:
         takes_new = volume.service in IN_SERVICE and not volume.failed
@@ -139,8 +142,11 @@ def node_report(me: DatanodeInfo, volumes: Iterable[datanode_pb2.VolumeStatus]) 
 
 
 def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) -> Any | None:
-    """Return the report of one replica. Return None during the replica's reconstruction, because
-    Ozone has no state for this. `root` is the root of the replica's CRC-32C tree; 0 = none."""
+    """Return the report of one replica.
+
+    `root` is the root of its CRC-32C tree, or 0 if there is none. Return None while the replica is
+    being reconstructed, because Ozone has no state for this.
+    """
     state = container_pb2.ReplicaState.Name(report.state)
     if state not in State.__members__:
         return None
@@ -158,8 +164,10 @@ def replica(me: DatanodeInfo, report: container_pb2.ReplicaReport, root: int) ->
 
 
 def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
-    """Return the request to close nearly full containers; None if there are none. Without this
-    request, the SCM would continue to allocate blocks in an open container."""
+    """Return the request to close nearly full containers, or None if there are none.
+
+    Without this request, the SCM would continue to allocate blocks in a full container.
+    """
     full_bytes = container_bytes_max * FULL_SHARE
     full = [one for one in told if one.state == State.OPEN and one.used >= full_bytes]
     if not full:
@@ -169,13 +177,13 @@ def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
 
 
 def queue_report(queues: Iterable[scm_pb2.QueueCount]) -> Any:
-    """Return the report of the number of waiting and running commands of each type."""
+    """Return the report of the number of waiting and running commands by type."""
     counts = {NAMES[queue.type]: queue.count for queue in queues if queue.type in NAMES}
     return QUEUE_REPORT(commands=counts.keys(), counts=counts.values())
 
 
 def status_reports(me: DatanodeInfo, statuses: Sequence[scm_pb2.CommandStatus]) -> Any:
-    """Return the outcomes of commands."""
+    """Return the report of the results of commands."""
     return COMMAND_STATUSES(statuses=_statuses(me, statuses))
 
 
@@ -203,12 +211,12 @@ def _statuses(me: DatanodeInfo, statuses: Sequence[scm_pb2.CommandStatus]) -> It
 
 
 def _is_done(status: scm_pb2.CommandStatus) -> bool:
-    """Return True if a command succeeded. A reconcile succeeded if the replica now equals its
-    peers, or if only a part was done and the replica is not UNHEALTHY.
+    """Return whether a command succeeded.
 
-    A delete of blocks counts as successful even if one of its transactions failed, because Ozone's
-    SCM reads the results of transactions only in an EXECUTED status
-    (`DeletedBlockLogImpl.onMessage`).
+    A reconcile succeeded if the replica now equals its peers. It also succeeded if only a part was
+    done and the replica is not UNHEALTHY. A delete of blocks counts as successful even if one of
+    its transactions failed, because Ozone's SCM reads the results of transactions only in an
+    EXECUTED status (`DeletedBlockLogImpl.onMessage`).
     """
     if status.HasField("delete_blocks") and status.delete_blocks.transactions:
         return True
@@ -222,8 +230,10 @@ def _is_done(status: scm_pb2.CommandStatus) -> bool:
 
 
 def _words(status: scm_pb2.CommandStatus) -> str:
-    """Return the text of a command's status: the error of a failed command, or the peers that a
-    reconcile could not use."""
+    """Return the text for the status of a command.
+
+    This is the error of a failed command, or the list of the peers that a reconcile could not use.
+    """
     if status.state != scm_pb2.CommandStatus.EXECUTED:
         return f"{status.code}: {status.message}"
     if not status.HasField("reconcile") or status.reconcile.result in CONVERGED:
@@ -233,7 +243,7 @@ def _words(status: scm_pb2.CommandStatus) -> str:
 
 
 def _uuid_or(text: str, other: str) -> str:
-    """Return `text` if it is valid as an id of an Ozone datanode, `other` otherwise."""
+    """Return `text` if it is a valid id of an Ozone datanode, and otherwise `other`."""
     with suppress(ValueError):
         return str(UUID(text))
     return other

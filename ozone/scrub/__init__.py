@@ -1,1 +1,1 @@
-"""Scrubs volumes of Ozone's datanodes: once, or continuously as a service."""
+"""Scrubs volumes of Ozone's datanodes, once or continuously as a service."""

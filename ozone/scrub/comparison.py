@@ -2,8 +2,8 @@
 
 Ozone computes a tree from the rows when a container closes, and from the bytes when its scanner has
 read them. Ozone's scanner does not read blocks without checksums, blocks without chunks, and last
-chunks that are only in `last_chunk_info`. If an undamaged replica has such blocks, its two trees
-therefore differ. These differences are "explained". All others are reported as unexplained.
+chunks that are only in `last_chunk_info`. Therefore, the two trees of an undamaged replica differ
+if it has such blocks. These differences are "explained". All others are reported as unexplained.
 """
 
 from collections import Counter
@@ -26,8 +26,7 @@ BLOCKS_NAMED_MAX: Final = 100  # unexplained blocks to list; their total is alwa
 
 
 class Agreement(StrEnum):
-    """The relation between Ozone's tree of a replica and the replica's rows and data, in one
-    word."""
+    """Result of the comparison of Ozone's tree with the rows and the data of a replica."""
 
     EQUAL = "EQUAL"  # the tree equals the one computed from the rows
     EXPLAINED = "EXPLAINED"  # Ozone's scanner computes this tree from the same data
@@ -37,8 +36,7 @@ class Agreement(StrEnum):
 
 
 class ChecksumDifferenceReason(StrEnum):
-    """Reason why, for an undamaged block, Ozone's scanner computes no checksum, or another checksum
-    than the writer of the block."""
+    """Reason why Ozone's scanner computes no checksum, or another one, for an undamaged block."""
 
     NO_CHECKSUMS = "NO_CHECKSUMS"  # the block has chunks of checksum type NONE
     NO_CHUNKS = "NO_CHUNKS"  # the block is the padding of a small erasure-coded key
@@ -54,14 +52,15 @@ nothing."""
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of a comparison of trees.
+    """Result of the comparison of Ozone's tree with the rows and the data of a replica.
 
     `reasons` has the number of explained blocks by reason. `damaged_count` is the number of blocks
     that differ because of damage that the scrub found. `unexplained` has some of the other
     differing blocks, whose number is `unexplained_count`. `is_recorded` is False if the database
-    has another root than the tree file. `settled_root` is computed from the rows, if Ozone's tree
-    is equal or explained. `read_root` is computed from the data that was read; it differs if data
-    is damaged.
+    has another root than the tree file.
+
+    `settled_root` is computed from the rows, if Ozone's tree is equal or explained. `read_root` is
+    computed from the data that was read. The two differ if data is damaged.
     """
 
     agreement: Agreement
@@ -76,8 +75,10 @@ class Comparison:
 
 
 class TreeComparisonBuilder:
-    """Collects the checksums that each block may have in Ozone's tree, while the scan reads the
-    rows."""
+    """Collects the checksums that each block may have in Ozone's tree.
+
+    The blocks are added while the scan reads their rows.
+    """
 
     def __init__(self) -> None:
         self._ids: list[U64s] = []
@@ -86,12 +87,14 @@ class TreeComparisonBuilder:
         self._left_out: set[BlockId] = set()
 
     def leave_out(self, block_id: BlockId) -> None:
-        """Record a block whose row cannot be read. The comparison leaves out this block, because
-        the scan itself reports it."""
+        """Omit a block whose row cannot be read from the comparison.
+
+        The scan itself reports the block.
+        """
         self._left_out.add(block_id)
 
     def add(self, stored: StoredBlock) -> None:
-        """Add a block as it is in the rows."""
+        """Add a block whose row the scan has read."""
         folds = folds_of(stored)
         block_id = stored.block.block_id
         self.add_stable(np.array([block_id], np.uint64), np.array([folds.written], np.uint64))
@@ -104,8 +107,11 @@ class TreeComparisonBuilder:
         self._written.append(checksums)
 
     def _differing(self, tree: OzoneTree) -> list[tuple[BlockId, int | None, int | None]]:
-        """Return the id of each differing block, its checksum in Ozone's tree, and its checksum
-        from the rows. A checksum is None if the block is missing there."""
+        """Return the blocks whose checksum in Ozone's tree differs from the rows.
+
+        Each block is (block id, checksum in Ozone's tree, checksum from the rows). A checksum is
+        None if the block is missing in the tree or in the rows.
+        """
         ids: U64s = concatenate(self._ids, np.uint64)
         written: U64s = concatenate(self._written, np.uint64)
         live = np.fromiter(tree.live, np.uint64, len(tree.live))
@@ -121,8 +127,11 @@ class TreeComparisonBuilder:
         ]
 
     def _read(self, ids: U64s, written: U64s, scanned: Tree) -> U64s:
-        """Return the checksum of each block `ids`, computed from the data that was read. For blocks
-        that no read can verify, return the checksum from the rows."""
+        """Return the checksums of the blocks `ids`, computed from the data that was read.
+
+        `written` has the checksums from the rows, which are returned for blocks that no read can
+        verify.
+        """
         silent = [key for key, (_, reason) in self._unstable.items() if reason in UNREADABLE]
         is_silent = np.isin(ids, np.array(silent, dtype=np.uint64))
         is_read = np.isin(ids, scanned.block_ids) & ~is_silent
@@ -131,8 +140,11 @@ class TreeComparisonBuilder:
         return found
 
     def compare(self, tree: OzoneTree | None, recorded: int | None, scanned: Tree) -> Comparison:
-        """Compare the rows with Ozone's tree. `recorded` is the root in Ozone's database, and
-        `scanned` is the tree of the data that the scan read."""
+        """Compare the rows with Ozone's tree.
+
+        `recorded` is the root in Ozone's database. `scanned` is the tree of the data that the scan
+        read.
+        """
         if tree is None or tree.root is None:
             return Comparison(Agreement.NO_TREE)
         reasons: Counter[ChecksumDifferenceReason] = Counter()
@@ -190,8 +202,10 @@ def _reason(stored: StoredBlock) -> ChecksumDifferenceReason:
 
 
 def _folded(ids: U64s, checksums: U64s, tree: OzoneTree) -> int:
-    """Return the root of the given blocks and the tree's tombstones. If a block has a tombstone,
-    only the tombstone counts."""
+    """Return the root of a tree with these blocks and with the tombstones of `tree`.
+
+    If a block has a tombstone, only the tombstone is used.
+    """
     dead = np.fromiter(tree.tombstones, np.uint64, len(tree.tombstones))
     sums = np.fromiter(tree.tombstones.values(), np.uint64, len(tree.tombstones))
     is_live = ~np.isin(ids, dead)

@@ -1,9 +1,10 @@
-"""The stored results of scrubs of one volume, in a separate directory, never on the volume.
+"""The stored results of the scrubs of one volume, in a separate directory, never on the volume.
 
-There is one SQLite file per volume. It has each container's results and findings, the cursor of an
-unfinished read, the record of read failures, and the start of the current round. Findings and
-cursors have the agent's format. A damaged history, or one of another version, is rejected. An
-operator must delete it; the next scrub then reads all containers again.
+There is one SQLite file per volume. It has the results and findings of each container, the position
+of an unfinished read, the record of read failures, and the time at which the current scrub of all
+containers began. Findings and positions have the agent's format. A damaged history, or one of
+another version, is rejected. An operator must delete it. The next scrub then reads all containers
+again.
 """
 
 import json
@@ -48,8 +49,10 @@ CREATE TABLE IF NOT EXISTS rounds(begun_at_ms INTEGER PRIMARY KEY, ended_at_ms I
 
 
 def _error_of(error: Exception, message: str) -> SutureError:
-    """Return the error to raise for a failed access. Its hint is to delete the history file only if
-    the file is not a valid history."""
+    """Return the error to raise for a failed access.
+
+    Its hint is to delete the history file only if the file is not a valid history.
+    """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & PRIMARY
     if code == sqlite3.SQLITE_FULL:
         hint = "free space at --state-dir: what it remembers is kept"
@@ -63,11 +66,13 @@ def _error_of(error: Exception, message: str) -> SutureError:
 
 
 class History:
-    """The history of one volume. Only one owner may use it at a time."""
+    """The history of one volume. Only one user at a time may have it open."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the history. Raise RefusedError if the file is not a valid history, or
-        cannot be opened."""
+        """Open the history, or create it.
+
+        Raise RefusedError if the file is not a valid history, or cannot be opened.
+        """
         self._path = path
         with self._explain_errors():
             self._base = sqlite3.connect(
@@ -106,16 +111,16 @@ class History:
                 raise
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the history file."""
         self._base.close()
 
     # Results.
 
     def put(self, result: ContainerResult, *, is_whole: bool) -> None:
-        """Store a container's result durably, replacing the earlier result.
+        """Store the result of a container durably. Replace its earlier result.
 
-        `is_whole` is True if the read is complete; then the container's cursor and its record of
-        read failures are removed.
+        `is_whole` is True if the container was read completely. The stored position and the record
+        of read failures of the container are then removed.
         """
         facts, number = json.dumps(_facts(result)), result.container_id
         rows = [(number, at, encode_finding(item)) for at, item in enumerate(result.findings)]
@@ -144,7 +149,7 @@ class History:
         base.execute("DELETE FROM doubts WHERE container_id=?", (container_id,))
 
     def result(self, container_id: ContainerId) -> ContainerResult | None:
-        """Return the result of a container, or None."""
+        """Return the stored result of a container, or None if there is none."""
         with self._explain_errors():
             row = self._base.execute(
                 "SELECT facts FROM results WHERE container_id=?", (container_id,)
@@ -168,7 +173,10 @@ class History:
                 yield result
 
     def marks(self) -> dict[ContainerId, int]:
-        """Return, for each container, a hash of its result, to detect changed results."""
+        """Return a hash of the result of each container, by container id.
+
+        A changed hash shows that the result has changed.
+        """
         with self._explain_errors():
             rows: dict[int, list[bytes]] = {}
             for number, row in self._base.execute("SELECT container_id, row FROM findings"):
@@ -179,23 +187,28 @@ class History:
             }
 
     def read_at_ms(self) -> dict[ContainerId, int]:
-        """Return the time of each container's last complete read, in milliseconds."""
+        """Return the time of the last complete read of each container.
+
+        The result is in milliseconds, by container id.
+        """
         with self._explain_errors():
             rows = self._base.execute("SELECT container_id, read_at_ms FROM results")
             return {ContainerId(number): at_ms for number, at_ms in rows}
 
     def forget(self, container_ids: Sequence[ContainerId]) -> None:
-        """Remove containers that have left the volume."""
+        """Remove the results of containers that are no longer on the volume."""
         gone = [(container_id,) for container_id in container_ids]
         with self._change() as base:
             for table in ("results", "findings", "scans", "cursors", "doubts"):
                 base.executemany(f"DELETE FROM {table} WHERE container_id=?", gone)  # noqa: S608
 
-    # Cursors and unreadable records.
+    # Positions of unfinished reads, and records of read failures.
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor at which the unfinished read of a container stopped, or None if there
-        is no valid cursor."""
+        """Return the position at which the unfinished read of a container stopped.
+
+        Return None if there is no valid position.
+        """
         with self._explain_errors():
             row = self._base.execute(
                 "SELECT row FROM cursors WHERE container_id=?", (container_id,)
@@ -206,14 +219,16 @@ class History:
             return None
 
     def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Store durably the cursor at which the read of a container stopped."""
+        """Store durably the position at which the read of a container stopped."""
         with self._change() as base:
             row = (container_id, encode_cursor(cursor))
             base.execute("INSERT OR REPLACE INTO cursors VALUES(?,?)", row)
 
     def unreadable_record(self, container_id: ContainerId) -> UnreadableRecord | None:
-        """Return the record of a container's read failures since its last complete scan, or None if
-        there were none."""
+        """Return the record of the read failures of a container since its last complete scan.
+
+        Return None if there were none.
+        """
         with self._explain_errors():
             row = self._base.execute(
                 "SELECT row FROM doubts WHERE container_id=?", (container_id,)
@@ -221,16 +236,18 @@ class History:
         return None if row is None else decode_doubt(bytes(row[0]))
 
     def put_doubt(self, container_id: ContainerId, doubt: UnreadableRecord) -> None:
-        """Store durably the record of a container's read failures."""
+        """Store durably the record of the read failures of a container."""
         with self._change() as base:
             row = (container_id, encode_doubt(doubt))
             base.execute("INSERT OR REPLACE INTO doubts VALUES(?,?)", row)
 
-    # Rounds.
+    # Scrubs of all containers.
 
     def begin_round(self, now_ms: int, *, restart: bool) -> int:
-        """Return the start of the current round in milliseconds. Begin a new round if there is
-        none, or with `restart`."""
+        """Return the time in milliseconds at which the current scrub of all containers began.
+
+        Begin a new scrub if there is none, or with `restart`.
+        """
         with self._change() as base:
             row = base.execute(
                 "SELECT begun_at_ms FROM rounds WHERE ended_at_ms IS NULL "
@@ -246,7 +263,7 @@ class History:
         return now_ms
 
     def end_round(self, now_ms: int) -> None:
-        """Record that all containers were read in this round."""
+        """Record that the current scrub has read all containers."""
         with self._change() as base:
             base.execute("UPDATE rounds SET ended_at_ms=? WHERE ended_at_ms IS NULL", (now_ms,))
 

@@ -1,4 +1,4 @@
-"""The service's HTTP pages: Prometheus metrics and health."""
+"""The HTTP pages of the scrub service: Prometheus metrics and health."""
 
 import json
 from collections import Counter
@@ -35,8 +35,7 @@ SHOWN: Final = tuple(status for status in ScrubStatus if status is not ScrubStat
 
 @dataclass(frozen=True, slots=True)
 class _EntryCounts:
-    """Numbers of findings and statuses in the results of a history, for one container or for all
-    containers."""
+    """Numbers of findings and statuses in the results of one container, or of all containers."""
 
     statuses: Counter[ScrubStatus]
     findings: Counter[tuple[str, str]]
@@ -49,10 +48,10 @@ class HistoryCounts:
         self._known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
 
     def count(self, path: Path, refused: Collection[ContainerResult] = ()) -> _EntryCounts:
-        """Count the results of a volume. The results in `refused` replace those of the same
-        containers.
+        """Count the results of a volume.
 
-        The method opens its own connection to the history. Thread-safe.
+        Thread-safe, because it opens its own connection to the history. The results in `refused`
+        replace the stored results of the same containers.
         """
         known: dict[ContainerId, tuple[int, _EntryCounts]] = {}
         with closing(History(path)) as history:
@@ -78,7 +77,7 @@ def _counted(result: ContainerResult) -> _EntryCounts:
 
 @dataclass(frozen=True, slots=True)
 class MonitoredVolume:
-    """A volume of the service, for the pages."""
+    """A volume that the service scrubs."""
 
     volume: OzoneVolume
     worker: VolumeScanWorker
@@ -89,18 +88,20 @@ class MonitoredVolume:
 
     @property
     def path(self) -> str:
-        """The root of the volume."""
+        """Path of the root directory of the volume."""
         return str(self.volume.hdds)
 
     def count(self) -> _EntryCounts:
-        """Return the counts of the volume's history."""
+        """Return the numbers of findings and statuses in the history of the volume."""
         return self.counted.count(self.history, self.store.refused)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingVolume:
-    """A directory that had no readable volume when the service started. The volume is scrubbed as
-    soon as it becomes readable."""
+    """A directory that had no readable volume when the service started.
+
+    The volume is scrubbed as soon as it can be read.
+    """
 
     place: Path
     loop: WorkerLoop
@@ -113,14 +114,16 @@ class PendingVolume:
         return str(self.place)
 
     def last_error(self) -> str:
-        """Return the most recent reason why the volume cannot be read."""
+        """Return the last reason why the volume cannot be read."""
         return self.loop.status().last_error or self.why
 
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """The volumes of the service at the time of one request for the metrics: their status and
-    counts, by path."""
+    """The volumes at the time of one request for the metrics.
+
+    Their status and their counts are stored by path.
+    """
 
     volumes: Sequence[MonitoredVolume | PendingVolume]
     statuses: Mapping[str, RoundStatus]
@@ -206,8 +209,11 @@ def metrics_page(
 def health_page(
     watched: Sequence[MonitoredVolume], awaited: Sequence[PendingVolume], quiet_max_s: float
 ) -> HttpResponse:
-    """Return the health page: status 503 if the thread of a volume has made no progress for
-    `quiet_max_s` seconds, otherwise status 200. The page is JSON with the state of each volume."""
+    """Return the health page, which is JSON with the state of each volume.
+
+    Its HTTP status is 503 if the thread of a volume has made no progress for `quiet_max_s` seconds,
+    and otherwise 200.
+    """
     volumes: dict[str, dict[str, object]] = {}
     for item in watched:
         status = item.loop.status()

@@ -1,13 +1,13 @@
-"""Verdicts on unexpected files and directories of an Ozone volume.
+"""Rules for the files, directories and other objects that are found on an Ozone volume.
 
-A place is a path that Ozone uses for a file or directory of a container. `RULES` has the verdict
-for each place, each kind of object found there, and whether the database has rows of the container
-or block. docs/OZONE_REFERENCE.md shows this table, and tests/integration/ozone/test_ozone_places.py
-tests each cell.
+A place is a path that Ozone uses for a file or directory of a container. `RULES` has the result for
+each place, for each kind of object there, and for each case whether the database has rows of the
+container or block. docs/OZONE_REFERENCE.md shows this table, and
+tests/integration/ozone/test_ozone_places.py tests each cell.
 
-Ozone follows symbolic links. A link to the expected kind of file is therefore read like the file. A
-link in place of a block file is doubtful, because Ozone never creates such a link, and a repair
-would write through it.
+Ozone follows symbolic links. Therefore, a link to the expected kind of file is read like the file.
+A link in the place of a block file makes the container DOUBTFUL, because Ozone never creates such a
+link, and a repair would write through it.
 """
 
 import errno
@@ -24,9 +24,11 @@ from suture.runtime.file_kinds import NOTHING, kind_at
 
 
 class PathRole(StrEnum):
-    """The purpose of a path that Ozone uses, such as a descriptor or a block file. In a rule, the
-    rows of a block file are those of its block; the rows of other paths are those of the
-    container."""
+    """The purpose of a path that Ozone uses, such as a descriptor or a block file.
+
+    In a rule, the rows of a block file are the rows of its block. The rows of the other paths are
+    those of the container.
+    """
 
     CONTAINER = "container directory"
     DESCRIPTOR = "`<id>.container`"
@@ -36,7 +38,7 @@ class PathRole(StrEnum):
 
 
 class FileKind(StrEnum):
-    """The kind of file system object at a path that Ozone uses."""
+    """The kind of file system object that is at a path."""
 
     NOTHING = "nothing"
     EMPTY = "directory without any file"  # distinguished from DIRECTORY for containers only
@@ -47,10 +49,10 @@ class FileKind(StrEnum):
 
 
 class PathVerdict(StrEnum):
-    """The verdict on a container that follows from the kind of object at one of its paths."""
+    """The result for a container that follows from the kind of object at one of its paths."""
 
     SILENT = "-"  # nothing is reported
-    READ = "read"  # the contents are read, and the data determines the verdict
+    READ = "read"  # the data is read, and determines the result
     NOTED = "noted"  # a finding without loss of data
     SKIPPED = "SKIPPED"
     DOUBTFUL = "DOUBTFUL"
@@ -61,7 +63,10 @@ class PathVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """A verdict and the fault of its finding; `fault` is None if there is no finding."""
+    """A result for a container, and the fault to report.
+
+    `fault` is None if there is nothing to report.
+    """
 
     ruling: PathVerdict
     fault: DamageFault | None = None
@@ -84,7 +89,10 @@ _NO_CHUNKS: Final = _damaged(DamageFault.CHUNKS_DIRECTORY_MISSING)
 
 
 def _whatever(rule: PathRule) -> tuple[PathRule, PathRule]:
-    """Return `rule` twice, as the cell of a table: the same rule applies with and without rows."""
+    """Return `rule` twice, as the cell of a table.
+
+    The same rule then applies with and without rows.
+    """
     return (rule, rule)
 
 
@@ -138,15 +146,17 @@ _NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The kind of object that was found at a path, with a description for messages."""
+    """The kind of object that was found at a path, and a description of it for messages."""
 
     kind: FileKind
     words: str
 
 
 def inspect_path(place: PathRole, path: Path, dir_fd: int | None = None) -> Found:
-    """Return the kind of object at `path`, whose purpose is `place`. Raise OSError if the object
-    cannot be accessed."""
+    """Return the kind of object at `path`. `place` is the purpose of the path.
+
+    Raise OSError if the object cannot be accessed.
+    """
     words = kind_at(path, dir_fd)
     if words == NOTHING:
         return Found(FileKind.NOTHING, words)
@@ -172,8 +182,10 @@ def inspect_path(place: PathRole, path: Path, dir_fd: int | None = None) -> Foun
 
 
 def is_empty(directory: Path) -> bool:
-    """Return True if a directory tree contains only directories. Raise OSError if it cannot be
-    listed."""
+    """Return whether a directory tree contains nothing but directories.
+
+    Raise OSError if it cannot be listed.
+    """
     with os.scandir(directory) as entries:
         return all(
             entry.is_dir(follow_symlinks=False) and is_empty(Path(entry.path)) for entry in entries
@@ -181,5 +193,5 @@ def is_empty(directory: Path) -> bool:
 
 
 def rule_of(place: PathRole, kind: FileKind, *, has_rows: bool) -> PathRule:
-    """Return the rule for an object of `kind` at a path with the purpose `place`."""
+    """Return the rule for an object of kind `kind` at a path with the purpose `place`."""
     return RULES[place][kind][has_rows]

@@ -1,4 +1,4 @@
-"""A replica of Ozone as the scanner reads it (`scanner.ports.ReplicaReader`).
+"""Reads a replica of Ozone for the scanner (`scanner.ports.ReplicaReader`).
 
 The rows come from a view of the database that may be minutes old. After a mismatch, the reader
 reads the row again from a view that is at most a minute older than the read of the data. At the end
@@ -49,7 +49,7 @@ from suture.runtime.durable import block_errors
 
 VIEW_AGE_S: Final = 60.0  # maximum age of rows at the start; after a mismatch they are read again
 SUFFIX: Final = ".block"
-SKIPPED_MAX: Final = 100  # blocks without a verdict to list; their total is always reported
+SKIPPED_MAX: Final = 100  # blocks that could not be checked to list; their total is always reported
 LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # lengths kept; rows are read one batch ahead of the files
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -59,8 +59,10 @@ seconds; the view with the rows must not be older."""
 
 
 def identity_of(paths: ContainerPaths) -> int:
-    """Return a number that differs if another replica has replaced the replica at these paths.
-    Raise OSError if the container's directory cannot be accessed."""
+    """Return a number that changes if another replica replaces the replica at these paths.
+
+    Raise OSError if the directory of the container cannot be accessed.
+    """
     here, chunks = paths.root.stat(), 0
     with contextlib.suppress(OSError):  # lost or unreadable: OzoneReader reports this
         chunks = paths.chunks.stat().st_ino
@@ -68,17 +70,20 @@ def identity_of(paths: ContainerPaths) -> int:
 
 
 class _EndedError(Exception):
-    """Raised if the caller ends the read. It is caught in this module."""
+    """Raised if the caller stops the read. It is caught in this module."""
 
 
 def _is_of_row(finding: ScanFinding) -> bool:
-    """Return True if a finding is about a block that has a row."""
+    """Return whether a finding is about a block that has a row."""
     return finding.block_id != NO_BLOCK and finding.fault is not DamageFault.BLOCK_ROW_MISSING
 
 
 class _CommittedFile(BlockFile):
-    """A block file, limited to its committed length. Later bytes may come from a client that failed
-    between write and commit; Ozone keeps such bytes."""
+    """A block file, of which only the committed part is read.
+
+    Later bytes may come from a client that failed between a write and its commit. Ozone keeps such
+    bytes.
+    """
 
     def __init__(
         self,
@@ -96,7 +101,7 @@ class _CommittedFile(BlockFile):
 
     @property
     def size_bytes(self) -> int:
-        """Length of the file in bytes, at most the committed length."""
+        """Length of the file in bytes, but at most the committed length."""
         size_bytes = super().size_bytes
         if size_bytes > self._committed_bytes:
             self._surplus(size_bytes - self._committed_bytes)
@@ -104,7 +109,7 @@ class _CommittedFile(BlockFile):
 
 
 class OzoneReader:
-    """Reads one replica. It keeps the chunks directory open until `close`."""
+    """Reads one replica. It keeps the directory of block files open until `close`."""
 
     def __init__(
         self,
@@ -117,10 +122,11 @@ class OzoneReader:
         pieces: ReadSplitting | None = None,
         insists: bool = False,
     ) -> None:
-        """Start to read the replica with this identity, with rows as of `began_at_s`. With
-        `insists`, a file that cannot be accessed counts as a fault (scanner.unreadable_verdict).
+        """Start to read the replica with this identity.
 
-        Raise RefusedError(CONTAINER_NOT_FOUND) if the replica is no longer at its path. Raise
+        The rows are read as of `began_at_s` (monotonic clock, in seconds). With `insists`, a file
+        that cannot be accessed is reported as a fault (scanner.unreadable_verdict). Raise
+        RefusedError(CONTAINER_NOT_FOUND) if the replica is no longer at its path. Raise
         UnavailableError or BlockFailed if it cannot be read.
         """
         self._paths = paths
@@ -170,8 +176,10 @@ class OzoneReader:
         )
 
     def _read_tree(self) -> None:
-        """Read Ozone's tree. If it is damaged, read it again, because Ozone may have replaced
-        it."""
+        """Read Ozone's tree.
+
+        If it is damaged, read it again, because Ozone may have replaced the file.
+        """
         path = self._paths.tree
         for is_last in (False, True):
             try:
@@ -189,7 +197,7 @@ class OzoneReader:
                 self._tree_faults.append(fault)
 
     def close(self) -> None:
-        """Close the directory."""
+        """Close the directory of block files."""
         if self._directory_fd != ABSENT_FD:
             os.close(self._directory_fd)
         self._directory_fd = ABSENT_FD
@@ -202,10 +210,10 @@ class OzoneReader:
     # Rows.
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the blocks by ascending id, each as a row in Suture's form (`merkle.blockrow`).
+        """Yield (block id, row) by ascending id.
 
-        A damaged row is yielded unchanged. A block in an unsupported format is omitted, and listed
-        in `skipped`.
+        The rows are in Suture's format (`merkle.blockrow`). A damaged row is yielded unchanged. A
+        block in an unsupported format is omitted, and listed in `skipped`.
         """
         ledger, skipped, skipped_count = TreeComparisonBuilder(), dict[BlockId, str](), 0
         for batch in self.rows.batches():
@@ -240,8 +248,10 @@ class OzoneReader:
         self.ledger, self.skipped, self.skipped_count = ledger, skipped, skipped_count
 
     def _simple(self, batch: RowBatch) -> SimpleRows:
-        """Parse the simple rows of a batch. A block with a chunk in `last_chunk_info` is not
-        simple."""
+        """Parse the simple rows of a batch.
+
+        A block with a row in `last_chunk_info` is not simple.
+        """
         rows = [
             row if tail is None and row is not None else b""
             for row, tail in zip(batch.rows, batch.tails, strict=True)
@@ -254,8 +264,9 @@ class OzoneReader:
         self._lengths_bytes.update(zip(block_ids, lengths_bytes, strict=True))
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row; None if the block is deleted or has a pending delete. Until
-        `settled` is called, the row may be up to a minute older than the last read of data.
+        """Return the row of a block, or None if the block is deleted or has a pending delete.
+
+        Until `settled` is called, the row may be up to a minute older than the last read of data.
         """
         if not self.is_current():
             return None
@@ -271,7 +282,10 @@ class OzoneReader:
             return row or tail
 
     def _tombstones_now(self) -> Mapping[BlockId, int]:
-        """Return the current tombstones of Ozone's tree; empty if it cannot be read."""
+        """Return the current tombstones in Ozone's tree, with their checksums.
+
+        Return an empty mapping if the tree cannot be read.
+        """
         try:
             status = self._paths.tree.stat()
             version = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -284,14 +298,15 @@ class OzoneReader:
         return self._buried[1]
 
     def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the deleted blocks and their checksums, from Ozone's tree."""
+        """Return the checksums of the deleted blocks in Ozone's tree, by block id."""
         return {} if self._tree is None else self._tree.tombstones
 
     # Data.
 
     def open_block(self, block_id: BlockId) -> BlockFile:
-        """Open the block's file, or the target of a link at its path. Raise FileNotFoundError if
-        there is none.
+        """Open the file of a block. If a symbolic link is at its path, open the target of the link.
+
+        Raise FileNotFoundError if there is no file.
         """
         directory_fd, name = self._checked_directory(), f"{block_id}{SUFFIX}"
         if stat.S_ISLNK(os.lstat(name, dir_fd=directory_fd).st_mode):
@@ -310,7 +325,10 @@ class OzoneReader:
         )
 
     def _committed_bytes(self, block_id: BlockId) -> int:
-        """Return the block's committed length, from a recent row or from the database."""
+        """Return the committed length of a block in bytes.
+
+        It is taken from the cached lengths or from the database.
+        """
         known = self._lengths_bytes.get(block_id)
         if known is None:
             block = self.block(block_id)
@@ -318,7 +336,10 @@ class OzoneReader:
         return known
 
     def block(self, block_id: BlockId) -> BlockData | None:
-        """Return a block from the rows at the start of the read; None if its row cannot be read."""
+        """Return a block from the rows at the start of the read.
+
+        Return None if its row is missing or invalid.
+        """
         row, tail = self.rows.pair(block_id)
         with contextlib.suppress(DamagedData, UnsupportedFormat):
             if row is not None or tail is not None:
@@ -326,8 +347,10 @@ class OzoneReader:
         return None
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block. The read includes one byte more, to detect a file that is too
-        long."""
+        """Read a small block.
+
+        Request one byte more than its length, to detect a file that is too long.
+        """
         name, fd = f"{block_id}{SUFFIX}", self._checked_directory()
         if not is_cut(self._pieces, length_bytes):
             view = read_at_once(name, fd, self._buffers.first, length_bytes)
@@ -348,14 +371,14 @@ class OzoneReader:
         return self._directory_fd
 
     def former_bytes(self, block_id: BlockId, offset: int) -> tuple[bytes, ...]:
-        """Return an empty tuple, because Ozone keeps no earlier bytes."""
+        """Return an empty tuple, because Ozone does not keep replaced bytes."""
         del block_id, offset
         return ()
 
     # Other files and directories.
 
     def structure(self) -> Structure:
-        """List the replica's files, and judge descriptor, tree file and directories."""
+        """List the files of the replica, and check its descriptor, tree file and directories."""
         faults = [*self._tree_faults]
         self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # time of the following checks
         ids, foreign = np.empty(0, np.uint64), list[str]()
@@ -380,7 +403,10 @@ class OzoneReader:
         return Structure(tuple(faults), ids, self._expected_blocks(ids))
 
     def _list(self) -> tuple[U64s, list[str]]:
-        """Return the ids of blocks that have a file, ascending, and the names of other files."""
+        """Return the ids of the blocks that have a file, and the names of other files.
+
+        The ids are in ascending order.
+        """
         if self._directory_error is not None:
             raise self._directory_error
         ids: array[int] = array("Q")
@@ -403,8 +429,10 @@ class OzoneReader:
             self.links[block_id] = os.path.realpath(path)
 
     def _descriptor_faults(self) -> list[StructureFault]:
-        """Check the descriptor. If it is damaged, read it again, because Ozone may have replaced
-        it."""
+        """Return the fault of the descriptor, if it has one.
+
+        If the descriptor is damaged, read it again, because Ozone may have replaced the file.
+        """
         fault = self._descriptor_fault()
         if fault is not None:
             fault = self._descriptor_fault()
@@ -428,12 +456,11 @@ class OzoneReader:
         return None
 
     def _expected_blocks(self, files: U64s) -> U64s:
-        """Return the blocks that must have a row, because they are live in Ozone's tree and have a
-        file.
+        """Return the blocks that must have a row.
 
-        A live block with neither file nor row does not count. Ozone does not sync its tree, so the
-        block may have been deleted shortly before a power failure. The comparison of the trees
-        reports it.
+        These are the blocks in Ozone's tree that have a file. A block in the tree that has neither
+        a file nor a row is omitted. Ozone does not sync its tree, so the block may have been
+        deleted shortly before a power failure. The comparison of the trees reports such a block.
         """
         live = [] if self._tree is None else sorted(self._tree.live)
         known = np.array(live, dtype=np.uint64)
@@ -441,15 +468,17 @@ class OzoneReader:
         return np.setdiff1d(np.intersect1d(known, files, True), skipped, True)
 
     def _unreadable(self, path: Path, error: OSError) -> str:
-        """Return the message for a file that cannot be read. If `error` may be temporary, raise it
-        again instead."""
+        """Return a text that reports a file as unreadable.
+
+        If `error` may be temporary, raise it again.
+        """
         known = persistent_error(error) if self._insists else error
         if read_failure(known) is Verdict.TRANSIENT:
             raise error
         return f"{path.name}: read failed with {name_of(error)}"
 
     def is_current(self) -> bool:
-        """Return True if the replica is still at its path."""
+        """Return whether the replica is still at its path."""
         try:
             return identity_of(self._paths) == self._identity
         except OSError:
@@ -458,12 +487,12 @@ class OzoneReader:
     # After the scan.
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
-        """Return the final outcome, without findings about blocks that were deleted during the
-        scan. If the path of a damaged block has the file of another block, the findings name that
-        other block.
+        """Return the final outcome of the scan.
 
-        The method calls `spend` with the number of bytes of each read, and stops reading if `spend`
-        returns False. Raise UnavailableError if the rows cannot be read.
+        Findings about blocks that were deleted during the scan are dropped. If the path of a
+        damaged block has the file of another block, the findings name the other block. `spend` is
+        called with the number of bytes of each read. If it returns False, reading stops. Raise
+        UnavailableError if the rows cannot be read.
         """
         self._rows_age_s = 0.0
         outcome = self._status(outcome)
@@ -477,9 +506,11 @@ class OzoneReader:
         return replace(outcome, findings=tuple(explained(outcome.findings, theirs)))
 
     def _status(self, outcome: ScanOutcome) -> ScanOutcome:
-        """Return the outcome without findings about deleted blocks. Mark it CHANGED, so that the
-        container is read again, in two cases: a row has changed, or findings may be missing because
-        their number is limited."""
+        """Return the outcome without findings about deleted blocks.
+
+        Mark the outcome as CHANGED in two cases, so that the container is read again: a row has
+        changed, or the limit on the number of findings may have hidden some.
+        """
         asked, gone = {item.block_id for item in outcome.findings if _is_of_row(item)}, set()
         if not asked or not self.is_current():
             return outcome
@@ -504,8 +535,10 @@ class OzoneReader:
     def _misplaced(
         self, block_ids: Sequence[BlockId], spend: Callable[[int], bool]
     ) -> Mapping[BlockId, BlockId]:
-        """Find damaged blocks whose path has the file of another block. Return a mapping from each
-        such block to that other block."""
+        """Return the damaged blocks whose path has the file of another block.
+
+        Each is returned with the id of that other block.
+        """
 
         def read(block_id: BlockId, offset: int, length_bytes: int) -> memoryview:
             name, fd = f"{block_id}{SUFFIX}", self._directory_fd
@@ -529,5 +562,8 @@ class OzoneReader:
         return {}
 
     def compare(self, scanned: Tree) -> Comparison:
-        """Compare Ozone's tree with the rows and with the data that was read."""
+        """Compare Ozone's tree with the rows, and with the data that was read.
+
+        `scanned` is the tree of that data.
+        """
         return self.ledger.compare(self._tree, self.rows.number(RECORDED_ROOT), scanned)

@@ -1,4 +1,4 @@
-"""The result of a scrub of one container, for tables, JSON and the history."""
+"""The result of the scrub of one container, for tables, JSON and the history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,26 +14,26 @@ UNSETTLED: Final = frozenset({Verdict.SUSPECT_HOST, Verdict.TRANSIENT, Verdict.C
 
 
 class ScrubStatus(StrEnum):
-    """The one-word result of a container."""
+    """The result of the scrub of a container, as one word."""
 
     WHOLE = "WHOLE"  # every byte was read and is correct
     DAMAGED = "DAMAGED"
     DOUBTFUL = "DOUBTFUL"  # no damage, but an operator should check the container
     MISSING = "MISSING"  # the database has rows, but the directory or all files are missing
-    NOT_READ = "NOT_READ"  # rejected, or without a verdict: `why` has the reason
+    NOT_READ = "NOT_READ"  # rejected, or could not be checked: `why` has the reason
     SKIPPED = "SKIPPED"  # Ozone has not closed the container, so it is being written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerResult:
-    """The result of one container.
+    """The result of the scrub of one container.
 
-    `findings` lists damage first and is limited in number; `finding_count` is the total. `skipped`
-    maps some of the blocks without a verdict to the reason; `skipped_count` is their total.
-    `read_at_ms` is 0 if the container was not read. `unknown_row_count` is the number of database
-    keys that belong to no block. `lost_rows` is the reason to assume that rows are lost, or "".
-    `why` is the reason of the status MISSING, NOT_READ or SKIPPED. `is_verified` is False if the
-    descriptor has no checksum.
+    `findings` lists damage first and is limited in number. `finding_count` is the number of all
+    findings. `skipped` has the reasons why blocks could not be checked, for some of these blocks.
+    `skipped_count` is the number of all of them. `read_at_ms` is 0 if the container was not read.
+    `unknown_row_count` is the number of database keys that belong to no block. `lost_rows` is the
+    reason to assume that rows are lost, or "". `why` is the reason of the status MISSING, NOT_READ
+    or SKIPPED. `is_verified` is False if the descriptor has no checksum.
     """
 
     container_id: ContainerId
@@ -58,7 +58,7 @@ class ContainerResult:
 
     @property
     def status(self) -> ScrubStatus:
-        """The result of the container in one word."""
+        """The result of the scrub of the container, as one word."""
         if self.is_open:
             return ScrubStatus.SKIPPED
         if self.is_missing:
@@ -73,25 +73,30 @@ class ContainerResult:
 
     @property
     def is_leftover(self) -> bool:
-        """True if the container is a directory without files that was left behind when Ozone
-        deleted the container."""
+        """True if the container is only a directory without files.
+
+        Ozone leaves such a directory after a delete.
+        """
         return self.is_open and not self.state
 
     @property
     def lacks_tree(self) -> bool:
-        """True if the container was read and has no tree of Ozone."""
+        """True if the container was read and Ozone has no tree of it."""
         faults = {finding.fault for finding in self.findings}
         return bool(self.read_at_ms) and DamageFault.TREE_MISSING in faults
 
     @property
     def settled_root(self) -> int | None:
-        """The root computed from rows and data, independent of Ozone's tree; None if unknown."""
+        """The root computed from rows and data, independent of Ozone's tree.
+
+        It is None if it is unknown.
+        """
         if self.status is ScrubStatus.WHOLE:
             return self.comparison.settled_root
         return self.comparison.read_root if self.status is ScrubStatus.DAMAGED else None
 
     def caveats(self) -> tuple[str, ...]:
-        """Return the facts that make an undamaged container doubtful."""
+        """Return the reasons why a container without damage is DOUBTFUL."""
         said = []
         if not self.is_verified:
             said.append("the descriptor has no checksum, which Ozone always writes")
@@ -119,7 +124,7 @@ class ContainerResult:
         return tuple(said)
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields of the result as a JSON object."""
+        """Return the fields of the result, for the JSON output."""
         comparison = self.comparison
         return {
             "container_id": self.container_id,
@@ -154,7 +159,7 @@ def _hex(root: int | None) -> str | None:
 
 
 def finding_facts(finding: ScanFinding) -> dict[str, Any]:
-    """Return the fields of a finding as a JSON object."""
+    """Return the fields of a finding, for the JSON output."""
     return {
         "verdict": finding.verdict.value,
         "fault": finding.fault.value,

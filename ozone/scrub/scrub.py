@@ -1,9 +1,8 @@
-"""A scrub: reads every closed container of the given volumes once.
+"""A scrub, which reads every closed container of the given volumes once.
 
 Each volume has its own thread, so that a scrub takes as long as the slowest volume. If a volume
-fails or is absent, the others are still read. A round ends when all containers were read; an
-interrupted scrub resumes its round. A lock on the state directory prevents a second scrub at the
-same time.
+fails or is absent, the others are still read. An interrupted scrub continues with the containers
+that it has not read yet. A lock on the state directory prevents a second scrub at the same time.
 """
 
 import fcntl
@@ -44,12 +43,15 @@ WAIT_S: Final = 1.0  # poll interval for Ctrl-C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneTools(ScanDeps[OzoneStore]):
-    """The dependencies of one volume's scans."""
+    """Services for the scans of one Ozone volume."""
 
     leases: ContainerLeases = field(default_factory=ContainerLeases)
 
     def open_reader(self, base: ScanBase, **options: Any) -> OzoneReader:
-        """Return a reader of the replica that a scan begins to read."""
+        """Return a reader of the replica that is scanned.
+
+        `base` is its state at the start of the scan.
+        """
         return self.store.open_reader(base, **options)
 
 
@@ -61,9 +63,9 @@ class ScrubOptions:
     state_dir: Path
     database_dirs: Sequence[Path] = ()
     container_ids: frozenset[ContainerId] = frozenset()
-    """The containers to scrub; empty for all."""
+    """The containers to scrub. If it is empty, all containers are scrubbed."""
     restart: bool = False
-    """Start a new round even if a round is unfinished."""
+    """Start a new scrub of all containers, even if an earlier one is unfinished."""
     bytes_per_s_max: int = 0
     """Maximum rate per volume in bytes per second; 0 = limited only by other users of the disk."""
 
@@ -74,9 +76,10 @@ def _is_not_told(_volume: OzoneVolume | Path, _error: Exception) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScrubListener:
-    """Progress callbacks of a scrub. The threads of all volumes call them, one at a time.
+    """Callbacks that report the progress of a scrub.
 
-    An exception in a callback ends the scrub.
+    The threads of all volumes call them, but only one thread at a time. An exception in a callback
+    ends the scrub.
     """
 
     begun: Callable[[OzoneVolume, int, int], None]  # the volume, containers and bytes to read
@@ -87,8 +90,11 @@ class ScrubListener:
 
 
 def default_state_dir() -> Path:
-    """Return the default state directory: that of the system for root, that of the user
-    (XDG_STATE_HOME) for other users. Raise RefusedError if the user has no home directory."""
+    """Return the default directory for the state of scrubs.
+
+    This is a directory of the system for root, and otherwise one of the user (XDG_STATE_HOME).
+    Raise RefusedError if the user has no home directory.
+    """
     if os.geteuid() == 0:
         return ROOT_STATE
     try:
@@ -105,8 +111,11 @@ def default_state_dir() -> Path:
 def find_volumes(
     wish: ScrubOptions, absent: Callable[[Path, Exception], None] = _is_not_told
 ) -> list[OzoneVolume]:
-    """Return the volumes to read, and report directories without a volume to `absent`. Raise
-    RefusedError for an invalid path. If only one directory is given, raise its error."""
+    """Return the volumes to read. Report directories without a volume to `absent`.
+
+    Raise RefusedError if a path is invalid. If only one directory is given, raise its error instead
+    of reporting it.
+    """
     library()
     volumes: list[OzoneVolume] = []
     for path in wish.data_dirs:
@@ -125,8 +134,11 @@ def find_volumes(
 def check_place(
     path: Path, volume: OzoneVolume, others: Sequence[OzoneVolume], state_dir: Path
 ) -> None:
-    """Raise RefusedError if a volume is given twice, belongs to another cluster or datanode than
-    `others`, or contains the state directory."""
+    """Raise RefusedError if a volume cannot be scrubbed together with `others`.
+
+    This is the case if it is given twice, or belongs to another cluster or datanode. Also raise
+    RefusedError if the state directory is on the volume.
+    """
     for other in others:
         for what, ours, theirs in (
             ("cluster", volume.cluster_id, other.cluster_id),
@@ -151,8 +163,10 @@ def check_place(
 
 
 def database_of(volume: OzoneVolume, others: Sequence[Path]) -> Path:
-    """Return the path of the volume's RocksDB: below one of the directories `others` if it is
-    there, otherwise on the volume."""
+    """Return the path of the RocksDB of a volume.
+
+    It is below one of the directories `others` if it exists there, and otherwise on the volume.
+    """
     for other in others:
         for top in (other / "db", other / HDDS, other):
             path = top / volume.cluster_id / volume.storage_id / DATABASE
@@ -163,8 +177,10 @@ def database_of(volume: OzoneVolume, others: Sequence[Path]) -> Path:
 
 @contextmanager
 def state(state_dir: Path) -> Iterator[Path]:
-    """Lock the state directory; yield a scratch directory for views of databases. Raise
-    RefusedError if another process holds the lock, or OSError.
+    """Lock the state directory for a `with` block, which receives a directory for temporary files.
+
+    Raise RefusedError if another process holds the lock, and OSError if the directory cannot be
+    used.
     """
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -185,8 +201,11 @@ def state(state_dir: Path) -> Iterator[Path]:
 
 
 def scrub(wish: ScrubOptions, watched: ScrubListener, clock: Clock | None = None) -> None:
-    """Scrub the volumes. Report every container, and each volume that is absent or cannot be read,
-    to `watched`. If only one volume was given, raise its error."""
+    """Scrub the volumes.
+
+    Every container, and each volume that is absent or cannot be read, is reported to `watched`. If
+    only one volume was given, raise its error.
+    """
     clock = clock or SystemClock()
     volumes = find_volumes(wish, watched.absent)
     if not volumes:
@@ -230,7 +249,7 @@ def _in_turns(watched: ScrubListener) -> ScrubListener:
 
 
 class _ScrubDeps:
-    """Objects that the scrubs of all volumes share."""
+    """Objects that are shared by the threads of all volumes in a scrub."""
 
     def __init__(
         self, wish: ScrubOptions, watched: ScrubListener, clock: Clock, scratch: Path
@@ -245,7 +264,7 @@ class _ScrubDeps:
 
 
 class _Run:
-    """The scrub of one volume, run in a thread."""
+    """The scrub of one volume, which runs in a thread."""
 
     def __init__(self, shared: _ScrubDeps, volume: OzoneVolume) -> None:
         self.failed: Exception | None = None
@@ -373,6 +392,6 @@ class _VolumeScrub:
 
 
 def error_text(error: Exception) -> str:
-    """Return the text of an error, with its hint."""
+    """Return the text of an error, with its hint for the operator."""
     hint = error.hint if isinstance(error, SutureError) else ""
     return f"{error} ({hint})" if hint else str(error)

@@ -1,10 +1,11 @@
-"""The continuous scrub: reads every byte of every closed container within the scan interval.
+"""The continuous scrub, which reads every byte of every closed container within the scan interval.
 
-Each volume has a thread with an `OzoneStore` and the agent's `VolumeScanWorker`. Schedule, rate
-control, resumption and breaker are therefore the same as on Suture's volumes.
+Each volume has a thread with an `OzoneStore` and the agent's `VolumeScanWorker`. Therefore, the
+schedule, the rate limit, the continuation after a stop, and the circuit breaker are the same as on
+Suture's volumes.
 
 If a directory has no readable volume, because its disk is not mounted or fails, the other volumes
-are still read. The directory is reported, checked regularly, and read once it has a volume.
+are still read. The directory is reported, checked regularly, and read when it has a volume.
 """
 
 import threading
@@ -49,8 +50,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubServiceOptions:
-    """The options of the service. `interval_s` is the scan interval. `listen` is the host:port for
-    metrics and health; "" disables them."""
+    """The options of the service.
+
+    `interval_s` is the scan interval in seconds. `listen` is the host:port for metrics and health.
+    If it is "", these are not served.
+    """
 
     scrub: ScrubOptions
     interval_s: float
@@ -58,8 +62,10 @@ class ScrubServiceOptions:
 
 
 def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOptions) -> None:
-    """Raise RefusedError if the allowed rate is too low to read the volume within the scan
-    interval."""
+    """Raise RefusedError if the volume cannot be read within the scan interval.
+
+    The interval is compared with the allowed rate and the used bytes.
+    """
     promise = Feasibility(
         volume=str(volume.hdds),
         used_bytes=used_bytes,
@@ -78,7 +84,7 @@ def check_promise(volume: OzoneVolume, used_bytes: int, wish: ScrubServiceOption
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A volume whose scan can run."""
+    """An open volume, with its scan worker, its store and the path of its history."""
 
     volume: OzoneVolume
     scan: VolumeScanWorker
@@ -87,8 +93,10 @@ class _Begun:
 
 
 class _VolumeWaiter:
-    """The worker for a directory without a readable volume. Once the directory has one, the worker
-    runs the volume's scan."""
+    """The worker for a directory without a readable volume.
+
+    When the directory has a volume, the worker runs the scan of the volume.
+    """
 
     def __init__(self, place: Path, found: Callable[[], _Begun]) -> None:
         self._found = found
@@ -98,12 +106,14 @@ class _VolumeWaiter:
 
     @property
     def is_over(self) -> bool:
-        """True if the directory now has a volume."""
+        """True if the volume was found and its scan runs."""
         return self._scan is not None
 
     def step(self) -> Step:
-        """Try to open the volume, or run one step of its scan. Raise SutureError or OSError while
-        the volume is absent."""
+        """Try to open the volume or, if it is open, run one step of its scan.
+
+        Raise SutureError or OSError if the volume cannot be opened.
+        """
         if self._scan is None:
             begun = self._found()
             self._scan = begun.scan
@@ -112,7 +122,7 @@ class _VolumeWaiter:
 
 
 class _ScrubLoops:
-    """The worker loops of one service."""
+    """The workers of one service, each in its own loop."""
 
     def __init__(self, wish: ScrubServiceOptions, scratch: Path, clock: Clock) -> None:
         self._wish = wish
@@ -127,8 +137,10 @@ class _ScrubLoops:
         self._histories: list[History] = []
 
     def add(self, volume: OzoneVolume) -> None:
-        """Start the scan of a volume. If this fails, report the error and retry later. Raise
-        RefusedError if the scan interval cannot be met."""
+        """Start the scan of a volume. If this fails, report the error and try again later.
+
+        Raise RefusedError if the volume cannot be read within the scan interval.
+        """
         pulse = ProgressMarker(self._clock)
         try:
             worker = self._open_volume(volume, pulse)
@@ -159,8 +171,10 @@ class _ScrubLoops:
         return self._open_volume(volume, pulse)
 
     def _open_volume(self, volume: OzoneVolume, pulse: ProgressMarker) -> "_Begun":
-        """Open everything that is needed to read a volume. Raise SutureError or OSError if this
-        fails."""
+        """Open the history and the store of a volume, and create its scan worker.
+
+        Raise SutureError or OSError if this fails.
+        """
         scrub = self._wish.scrub
         path = scrub.state_dir / f"{volume.storage_id}.sqlite"
         scratch = self._scratch / volume.storage_id
@@ -207,7 +221,7 @@ class _ScrubLoops:
         log.info("ozone_scrub_started", volume_id=volume.storage_id, path=str(volume.hdds))
 
     def stop(self) -> Sequence[str]:
-        """Stop all loops; return those that did not stop."""
+        """Stop all loops. Return the names of the loops that did not stop."""
         self._stop.set()
         unfinished = self.loops.stop(STOP_DEADLINE_S, self._clock)
         if not unfinished:
@@ -223,8 +237,10 @@ def serve(
     clock: Clock | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Scrub until `stop` is set. Return the exit code: 1 if a loop did not stop, 0 otherwise. Raise
-    RefusedError or OSError if the service cannot start."""
+    """Scrub until `stop` is set. Return the exit code: 1 if a loop did not stop, and otherwise 0.
+
+    Raise RefusedError or OSError if the service cannot start.
+    """
     clock = clock or SystemClock()
     supervisor = SystemdNotifier(environment)
     absent: dict[Path, Exception] = {}

@@ -1,8 +1,8 @@
-"""A volume of Ozone as a store of replicas. Its replicas may be scanned, but are never changed.
+"""A volume of Ozone as a store of replicas, which may be scanned but are never changed.
 
-It implements the store for `agent.scan.container_scan`, so that the agent's code does scheduling,
-rate control, resumption and verdicts. The results of scans are stored in the history, outside the
-volume.
+It implements the store for `agent.scan.container_scan`. Therefore, the agent's code does the
+scheduling, limits the rate, continues interrupted scans, and checks the data. The results of scans
+are stored in the history, outside the volume.
 """
 
 import time
@@ -52,7 +52,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ContainerOnDisk:
-    """A container directory of the volume, and the contents of its descriptor."""
+    """A container directory of the volume, with the fields of its descriptor."""
 
     paths: ContainerPaths
     descriptor: OzoneDescriptor
@@ -61,8 +61,10 @@ class ContainerOnDisk:
 
 @dataclass(frozen=True, slots=True)
 class VolumeListing:
-    """The containers of a volume. `refused` are those without a usable descriptor, with the
-    reason."""
+    """The containers of a volume.
+
+    `refused` has the results of the containers without a usable descriptor.
+    """
 
     replicas: tuple[ContainerOnDisk, ...]
     refused: tuple[ContainerResult, ...]
@@ -70,37 +72,42 @@ class VolumeListing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """The record of one container's read failures since its last complete scan
-    (`scanner.unreadable_verdict.UnreadableRecords`)."""
+    """The record of the read failures of one container since its last complete scan.
+
+    Implements `scanner.unreadable_verdict.UnreadableRecords`.
+    """
 
     history: History
     container_id: ContainerId
     clock: Clock
 
     def record_failure(self, why: str) -> None:
-        """Count a scan that ended because of a read failure."""
+        """Count a scan in which a read failed."""
         had = self.history.unreadable_record(self.container_id)
         self.history.put_doubt(self.container_id, incremented(had, self.clock.now_ms(), why))
 
     def are_over(self) -> bool:
-        """Return True if the next scan must report a read failure as UNREADABLE."""
+        """Return whether the next scan must report a read failure as UNREADABLE."""
         return is_over(self.history.unreadable_record(self.container_id), self.clock.now_ms())
 
     def are_noted(self) -> bool:
-        """Return True if a scan since the last complete scan had a read failure."""
+        """Return whether a read has failed in a scan since the last complete scan."""
         return self.history.unreadable_record(self.container_id) is not None
 
 
 class OzoneStore:
-    """The replicas of one Ozone volume, for scans. One owner; not thread-safe."""
+    """The replicas of one Ozone volume, for scans. Only one thread may use it."""
 
     algorithm: Final = Algorithm.CRC32C  # Ozone's algorithm, so that trees can be compared
 
     def __init__(
         self, volume: OzoneVolume, history: History, scratch: Path, clock: Clock, *, database: Path
     ) -> None:
-        """Read the replicas of `volume`. `scratch` is a directory of Suture; `database` is the
-        volume's RocksDB of schema V3."""
+        """Create a store for `volume`.
+
+        `scratch` is a directory of Suture for temporary files. `database` is the path of the
+        volume's RocksDB of schema V3.
+        """
         self.volume = volume
         self.history = history
         self._scratch = scratch
@@ -116,8 +123,10 @@ class OzoneStore:
     # Contents of the volume.
 
     def listing(self) -> VolumeListing:
-        """Read every container's descriptor. Raise VolumeFailed if the volume is no longer at its
-        path, or OSError.
+        """Read the descriptors of all containers. Return the containers of the volume.
+
+        Raise VolumeFailed if the volume is no longer at its path, and OSError if it cannot be
+        listed.
         """
         replicas: list[ContainerOnDisk] = []
         failed: dict[ContainerId, Exception] = {}
@@ -144,7 +153,7 @@ class OzoneStore:
         return VolumeListing(tuple(replicas), tuple(refused))
 
     def forget_gone(self, listing: VolumeListing) -> None:
-        """Remove the results of containers that are no longer on the volume.
+        """Remove the stored results of containers that are no longer on the volume.
 
         Raise RefusedError, VolumeFailed or OSError, without removing results, if the volume is no
         longer at its path.
@@ -157,7 +166,11 @@ class OzoneStore:
             self.history.forget(gone)
 
     def replica(self, container_id: ContainerId) -> ContainerOnDisk:
-        """Return one container. Raise DamagedData, UnsupportedFormat or OSError."""
+        """Return one container of the volume.
+
+        Raise DamagedData if its descriptor is damaged, UnsupportedFormat if another release of
+        Ozone wrote it, and OSError if it cannot be read.
+        """
         paths = self.volume.paths(container_id)
         status = paths.descriptor.stat()
         seen = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -173,7 +186,7 @@ class OzoneStore:
     def _used_bytes(
         self, paths: ContainerPaths, descriptor: OzoneDescriptor, seen: tuple[int, ...]
     ) -> int:
-        """Return the approximate number of bytes to read in a container; 0 if unknown."""
+        """Return the approximate number of bytes to read in a container, or 0 if it is unknown."""
         if descriptor.schema == SCHEMA_SHARED:
             try:
                 view = self._database.view(time.monotonic() - VIEW_AGE_S)
@@ -189,9 +202,11 @@ class OzoneStore:
             return 0
 
     def _held_bytes(self, paths: ContainerPaths, seen: tuple[int, ...]) -> int:
-        """Return the total size of a container's block files in bytes. The schedule requests it
-        every minute, for up to millions of files, so the result is cached until the descriptor or
-        the chunks directory changes."""
+        """Return the total size in bytes of the block files of a container.
+
+        The schedule requests the size every minute, for up to millions of files. Therefore, the
+        result is cached until the descriptor or the directory of block files changes.
+        """
         status = paths.chunks.stat()
         version = (*seen, status.st_ino, status.st_mtime_ns)
         held = self._held.get(paths.container_id)
@@ -203,13 +218,12 @@ class OzoneStore:
     # Methods of agent.scan.container_scan.ScannedStore.
 
     def volume_id(self, container_id: ContainerId) -> str:
-        """Return the volume's storage id."""
+        """Return the storage id of the volume."""
         del container_id
         return self.volume.storage_id
 
     def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
-        """Yield the id of the volume with the facts of its replicas that may be scanned, as
-        columns."""
+        """Yield (volume id, replicas that may be scanned, as columns), only once."""
         del volume_id
         listing = self.listing()
         self._tell_of(listing.refused)
@@ -246,8 +260,10 @@ class OzoneStore:
         self.refused = refused
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return the facts about a container with which a scan begins. Raise RefusedError if the
-        container may not be scanned, or OSError if it cannot be read."""
+        """Return the state of a container at the start of a scan.
+
+        Raise RefusedError if the container must not be scanned, and OSError if it cannot be read.
+        """
         self.unkept = None
         try:
             replica = self.replica(container_id)
@@ -282,22 +298,24 @@ class OzoneStore:
         return ScanBase(generation, facts, _Doubts(self.history, container_id, self._clock))
 
     def generation(self, container_id: ContainerId) -> int:
-        """Return a number that differs if another replica has replaced the replica of a container.
-        Return -1 if there is no replica."""
+        """Return a number that changes if another replica replaces the replica of a container.
+
+        Return -1 if there is no replica.
+        """
         try:
             return identity_of(self.volume.paths(container_id))
         except OSError:
             return -1
 
     def kept_cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an unfinished scan."""
+        """Return the progress of an interrupted scan, or None if there is none for this replica."""
         cursor = self.history.cursor(container_id)
         if cursor is None or cursor.generation != self.generation(container_id):
             return None
         return cursor
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Store the cursor of a scan."""
+        """Store the progress of a scan."""
         self.history.put_cursor(container_id, cursor)
 
     def open_reader(
@@ -308,8 +326,11 @@ class OzoneStore:
         pieces: ReadSplitting | None,
         insists: bool = False,
     ) -> OzoneReader:
-        """Return a reader of the replica whose scan began with `base`. Raise SutureError or OSError
-        if the replica cannot be read."""
+        """Return a reader of a replica.
+
+        `base` is the state of the replica at the start of the scan. Raise SutureError or OSError if
+        the replica cannot be read.
+        """
         replica, container_id = self._begun, base.facts.container_id
         assert replica is not None
         assert replica.paths.container_id == container_id
@@ -339,8 +360,10 @@ class OzoneStore:
         return self._reading
 
     def _is_new(self, replica: ContainerOnDisk) -> bool:
-        """Return True if the container may have been created or closed after the oldest view that
-        its scan may use."""
+        """Return whether the container may have changed after the view that its scan may use.
+
+        This is the oldest view of the database that the scan may use.
+        """
         try:
             changed_s = replica.paths.descriptor.stat().st_mtime
         except OSError:  # the descriptor may just have been lost, which the reader reports
@@ -348,12 +371,13 @@ class OzoneStore:
         return (changed_s + 2 * VIEW_AGE_S) * 1000 > self._clock.now_ms()
 
     def log_verdict(self, base: ScanBase, outcome: ScanOutcome, *, why: str) -> None:
-        """Do nothing. Ozone's volumes have no verification log; `ozone.scrub.history` stores the
-        results.
+        """Do nothing, because Ozone's volumes have no verification log.
+
+        `ozone.scrub.history` stores the results instead.
         """
 
     def commit_scan(self, base: ScanBase, outcome: ScanOutcome) -> ScanCommit:
-        """Store a scan's results in the history, if the replica is still at its path."""
+        """Store the result of a scan in the history, if the replica is still at its path."""
         assert self._reading is not None
         facts, container_id = base.facts, base.facts.container_id
         committed = self.generation(container_id) == base.generation
@@ -385,7 +409,7 @@ class OzoneStore:
     def _result(
         self, facts: ReplicaFacts, reader: OzoneReader, outcome: ScanOutcome
     ) -> ContainerResult:
-        """Return the result of a complete read of a container."""
+        """Return the result of a read of a container."""
         now_ms = self._clock.now_ms()
         links = [
             ScanFinding(
@@ -435,8 +459,10 @@ class OzoneStore:
         )
 
     def _added(self, result: ContainerResult) -> ContainerResult:
-        """Return a container's result after an unfinished read. Its findings are the new ones, and
-        earlier ones at other positions."""
+        """Return the result of a container after an unfinished read.
+
+        It has the new findings, and the stored findings at other positions.
+        """
         known = self.history.result(result.container_id) or replace(
             result, read_at_ms=0, findings=(), comparison=Comparison(Agreement.NO_TREE)
         )

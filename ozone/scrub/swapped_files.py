@@ -1,9 +1,8 @@
-"""Finds damaged blocks whose path has the file of another block, for instance after a restore. No
-I/O.
+"""Finds damaged blocks whose path has the file of another block, for instance after a restore.
 
-All chunks of such a block look damaged. If the file has the length of other damaged blocks, it is
-verified against the checksums of these blocks. Each chunk is read once for all candidates, and
-reading stops at the first window that matches no candidate. The caller supplies the bytes.
+All chunks of such a block seem to be damaged. If the file has the length of other damaged blocks,
+it is verified against the checksums of these blocks. Each chunk is read once for all of them, and
+reading stops at the first window that matches none. The caller reads the bytes. No I/O.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,15 +30,21 @@ Place: TypeAlias = tuple[int, int, int, ChecksumType, int]
 
 @dataclass(frozen=True, slots=True)
 class MisplacedFile:
-    """A damaged block, and the length of the file at its path."""
+    """A damaged block whose path may have the file of another block.
+
+    `file_bytes` is the length of the file at its path.
+    """
 
     block: BlockData
     file_bytes: int
 
 
 def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[BlockId, BlockId]:
-    """Find damaged blocks whose path has the file of another damaged block. Return a mapping from
-    each such block to that other block. Raise OSError if a file cannot be read."""
+    """Return the damaged blocks whose path has the file of another damaged block.
+
+    The result has the id of that other block, by the id of the damaged block. Raise OSError if a
+    file cannot be read.
+    """
     tried = list(islice(damaged.values(), TRIED_MAX))
     forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}
     for item in tried:
@@ -60,8 +65,10 @@ def exchanges(damaged: Mapping[BlockId, MisplacedFile], read: Read) -> dict[Bloc
 
 
 def _form(block: BlockData) -> tuple[Place, ...]:
-    """Return the form (index, offset, length, checksum type, window size) of each chunk with
-    checksums in a block. Chunks beyond TRIED_BYTES_MAX are left out."""
+    """Return the form (index, offset, length, checksum type, window size) of each chunk in a block.
+
+    Omit chunks without checksums, and chunks that end after TRIED_BYTES_MAX.
+    """
     return tuple(
         (index, chunk.offset, chunk.length_bytes, chunk.checksum_type, chunk.bytes_per_checksum)
         for index, chunk in enumerate(block.chunks)
@@ -87,8 +94,10 @@ def _owners(
 def explained(
     findings: Sequence[ScanFinding], theirs: Mapping[BlockId, BlockId]
 ) -> Iterator[ScanFinding]:
-    """Yield the findings. `theirs` maps a damaged block to the block whose file is at its path; the
-    findings of such a block name the other block."""
+    """Yield the findings. If the path of a block has the file of another block, name that block.
+
+    `theirs` has the id of that other block, by the id of the damaged block.
+    """
     for item in findings:
         if item.fault in OF_BYTES and item.block_id in theirs:
             whose = f"the file in its place has the bytes of block {theirs[item.block_id]}"

@@ -1,4 +1,4 @@
-"""Results for containers that cannot be read, by the rules of `ozone.scrub.places`."""
+"""Results for containers that cannot be read, with the rules of `ozone.scrub.places`."""
 
 import time
 from collections.abc import Set
@@ -18,8 +18,10 @@ from suture.errors import UnavailableError
 
 @dataclass(frozen=True, slots=True)
 class RowsBeside:
-    """Containers that have rows in the volume's database, but no readable directory. If the
-    database cannot be read, `unknown` has the reason."""
+    """Containers that have rows in the database of the volume, but no readable directory.
+
+    If the database cannot be read, `unknown` has the error.
+    """
 
     held: frozenset[ContainerId] = frozenset()
     unknown: UnavailableError | None = None
@@ -28,7 +30,7 @@ class RowsBeside:
 def rows_beside(
     volume: OzoneVolume, database: ContainerDatabase, here: Set[ContainerId]
 ) -> RowsBeside:
-    """Return the containers that have rows in a volume's database and are not in `here`."""
+    """Return the containers that have rows in the database of a volume and are not in `here`."""
     if not database.path.is_dir():
         return RowsBeside()
     try:
@@ -50,9 +52,11 @@ def unread(
     why: Exception | None,
     now_ms: int,
 ) -> ContainerResult | None:
-    """Return the result of a container without a usable descriptor; None if there is nothing to
-    report. `why` is the error of reading the descriptor, or None if the container's directory does
-    not exist."""
+    """Return the result of a container without a usable descriptor.
+
+    Return None if there is nothing to report. `why` is the error of the read of the descriptor. It
+    is None if the container has no directory.
+    """
     try:
         rule, said = _judged(volume, container_id, rows, why)
     except OSError as error:

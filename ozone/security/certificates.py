@@ -1,4 +1,4 @@
-"""The certificate of a datanode from the SCM's CA: requested, stored, and renewed.
+"""Requests, stores and renews the certificate of a datanode, which the CA of the SCM issues.
 
     key.pem           the private key, mode 600
     certificate.pem   the certificate, and its issuers
@@ -6,7 +6,8 @@
 
 Servers and clients read the files again when they change (suture.wire.security.tls). A certificate
 is renewed when a third of its lifetime is left, at most 28 days (`hdds.x509.renew.grace.duration`).
-At each check, the CA is asked for its certificates, so a new root CA is trusted without a restart.
+At each check, the agent requests the certificates of the CA, so that it trusts a new root CA
+without a restart.
 """
 
 import ipaddress
@@ -46,7 +47,7 @@ log = structlog.get_logger()
 
 @dataclass(eq=False)
 class DatanodeCertificate:
-    """The files of one datanode's certificate. Thread-safe.
+    """The files with the certificate of one datanode. Thread-safe.
 
     `host` and `ip_addresses` are the host name and the addresses under which other datanodes
     connect.
@@ -70,8 +71,11 @@ class DatanodeCertificate:
         self._lock = threading.Lock()
 
     def obtain(self) -> None:
-        """Load the certificate from valid files, or else request one. Raise SutureError if there
-        are no valid files and the CA does not issue a certificate."""
+        """Use the stored certificate if its files are valid.
+
+        Otherwise, request a certificate from the CA. Raise SutureError if there are no valid files
+        and the CA does not issue a certificate.
+        """
         with self._lock:
             self.directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
             if self._is_usable():
@@ -82,9 +86,11 @@ class DatanodeCertificate:
             self._check_at_s = self.monotonic_s() + CHECK_S
 
     def renew_if_due(self) -> None:
-        """Store new certificates of the CA, and renew the datanode's certificate if it is due. Do
-        nothing if the last check was less than ten minutes ago. Log a failure, and retry at the
-        next check."""
+        """Store new certificates of the CA, and renew the certificate of the datanode if it is due.
+
+        Do nothing if the last check was less than ten minutes ago. If the check fails, log the
+        error. The next check tries again.
+        """
         with self._lock:
             if self.monotonic_s() < self._check_at_s:
                 return
@@ -95,8 +101,10 @@ class DatanodeCertificate:
                 log.warning("ozone_certificate_renewal_failed", error=str(error))
 
     def _refresh(self) -> None:
-        """Store changed certificates of the CA, and renew the datanode's certificate if it is
-        due."""
+        """Store changed certificates of the CA.
+
+        Also renew the certificate of the datanode if it is due.
+        """
         ca = self._ca()
         if ca != self.files.ca.read_bytes():
             replace_file(self.files.ca, ca)
@@ -104,7 +112,7 @@ class DatanodeCertificate:
             self._request()
 
     def _is_usable(self) -> bool:
-        """Return True if certificate and key match and the certificate has not expired."""
+        """Return whether the certificate matches the key and has not expired."""
         try:
             read_files(self.files)
             return self._left() > timedelta(0)
@@ -120,8 +128,10 @@ class DatanodeCertificate:
         return timedelta(seconds=end.timestamp() - time.time())
 
     def _is_due(self, ca: bytes) -> bool:
-        """Return True if the certificate must be renewed: it expires soon, or its issuer is not
-        among the certificates `ca`."""
+        """Return whether the certificate must be renewed.
+
+        This is the case if it expires soon, or if its issuer is not among the certificates `ca`.
+        """
         own = self._own()
         lifetime = own.not_valid_after_utc - own.not_valid_before_utc
         issuers = {one.subject for one in x509.load_pem_x509_certificates(ca)}
@@ -156,7 +166,10 @@ class DatanodeCertificate:
         log.info("ozone_certificate_renewed", expires_in_s=int(self._left().total_seconds()))
 
     def _signing_request(self, key: rsa.RSAPrivateKey) -> str:
-        """Return the request (PEM) with the extensions that Ozone's CA demands and permits."""
+        """Return the request for a certificate (PEM).
+
+        It has the extensions that Ozone's CA requires.
+        """
         names = [
             x509.NameAttribute(NameOID.COMMON_NAME, f"suture@{self.host}"),
             x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, PLACEHOLDER),

@@ -1,4 +1,4 @@
-"""Access to the datanodes of a cluster: with TLS and tokens if its configuration requires them."""
+"""Access to the datanodes of a cluster, with TLS and tokens if its configuration requires them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +23,10 @@ TOKENS: Final = ("hdds.block.token.enabled", "hdds.container.token.enabled")
 
 
 def datanode_identity(config: SiteConfig) -> Identity:
-    """Return the identity of this host's datanode. Raise RefusedError if the configuration
-    does not name it."""
+    """Return the identity of the datanode of this host.
+
+    Raise RefusedError if the configuration does not name its principal and keytab.
+    """
     if not config.is_kerberos:
         return choose(ANY_USER)
     server = config.get("hdds.scm.kerberos.principal")
@@ -47,14 +49,16 @@ def datanode_identity(config: SiteConfig) -> Identity:
 
 
 def scm_security(config: SiteConfig) -> ScmSecurity:
-    """Return the SCM's security service for this host's datanode."""
+    """Return a client of the SCM's security service, with the identity of this host's datanode."""
     return ScmSecurity(config.scm_addresses(SECURITY_PORT), datanode_identity(config))
 
 
 def datanode_access(config: SiteConfig, now_ms: Callable[[], int]) -> DatanodeAccess:
-    """Return the channel and tokens with which to call the cluster's datanodes. Raise RefusedError
-    or UnavailableError if the SCM does not return the certificates of its CA or the key for
-    tokens."""
+    """Return the channels and tokens with which to call the datanodes of the cluster.
+
+    Raise RefusedError or UnavailableError if the SCM does not return the certificates of its CA, or
+    the key for tokens.
+    """
     has_tls, has_tokens = config.is_set(TLS), any(map(config.is_set, TOKENS))
     if not (has_tls or has_tokens):
         return NO_SECURITY
@@ -70,6 +74,9 @@ def datanode_access(config: SiteConfig, now_ms: Callable[[], int]) -> DatanodeAc
 
 
 def tls_channel(ca: bytes) -> Callable[[str, Options], grpc.Channel]:
-    """Return a function that opens channels to datanodes whose certificate is from `ca`."""
+    """Return a function that opens TLS channels to datanodes.
+
+    The certificate of a datanode must have been issued by `ca` (PEM).
+    """
     credentials = grpc.ssl_channel_credentials(ca)
     return lambda address, options: grpc.secure_channel(address, credentials, options)

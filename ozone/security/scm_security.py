@@ -1,7 +1,7 @@
-"""Calls to the SCM's security port: its CA, and the secret keys that sign tokens.
+"""Calls to the security port of Ozone's SCM: its CA, and the secret keys that sign tokens.
 
 One of several SCMs is the leader. If an SCM is not the leader or does not answer, the call is sent
-to the next SCM. Each call has its own connection, because calls are rare.
+to the next SCM. Each call opens its own connection, because calls are rare.
 """
 
 import os
@@ -41,8 +41,10 @@ ELSEWHERE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScmSecurity:
-    """The security service of a cluster. Every failed call raises RefusedError or
-    UnavailableError. Thread-safe."""
+    """A client of the security service of a cluster. Thread-safe.
+
+    Every call that fails raises RefusedError or UnavailableError.
+    """
 
     addresses: Sequence[Address]
     identity: Identity
@@ -54,7 +56,7 @@ class ScmSecurity:
         return list(response.listed.certificates)
 
     def certify(self, datanode: Any, csr: str) -> str:
-        """Return the certificate for a signing request, with its issuers (PEM)."""
+        """Return the certificate for a signing request (`csr`), with its issuers (PEM)."""
         request = security_pb2.CertificateRequest(
             kind=CERTIFY_DATANODE, certify_datanode={"datanode": datanode, "csr": csr}
         )
@@ -69,13 +71,13 @@ class ScmSecurity:
         return _key_of(response.current.key)
 
     def key(self, key_id: UUID) -> SecretKey | None:
-        """Return a secret key; None if the SCM has none with this id."""
+        """Return the secret key with this id, or None if the SCM has none."""
         request = security_pb2.SecretKeyRequest(kind=NAMED_KEY, get={"id": uuid_message(key_id)})
         response = self._call(KEYS_PROTOCOL, request, security_pb2.SecretKeyResponse)
         return _key_of(response.named.key) if response.named.HasField("key") else None
 
     def _call(self, protocol: str, request: Any, kind: Any) -> Any:
-        """Send a request to one SCM after the other, until one answers; return its answer."""
+        """Send a request to the SCMs, one after the other, until one answers. Return its answer."""
         failures: list[str] = []
         for address in self.addresses:
             try:
@@ -125,7 +127,7 @@ def _response(address: Address, answer: Answer, kind: Any) -> Any:
 
 
 def _key_of(message: Any) -> SecretKey:
-    """Return the key in a message. Raise RefusedError if its algorithm is unknown."""
+    """Return the secret key in a message. Raise RefusedError if its algorithm is unknown."""
     if message.algorithm not in ALGORITHMS or not message.key:
         raise RefusedError(
             Code.NO_SUCH_ALGORITHM,

@@ -2,7 +2,7 @@
 
 The SCM makes a new key each day (`hdds.secret.key.rotate.duration`), and datanodes keep each key
 until it expires. The signer requests the current key every ten minutes, as Ozone does. Each request
-gets a new token, so that a token never expires before its use.
+to a datanode gets a new token, so that a token never expires before its use.
 """
 
 import threading
@@ -32,15 +32,20 @@ WRITES: Final = frozenset({DatanodeCommand.WRITE_CHUNK, DatanodeCommand.PUT_BLOC
 
 
 class KeySource(Protocol):
-    """Source of secret keys; `ozone.security.scm_security` implements it with calls to the SCM."""
+    """Source of secret keys. `ozone.security.scm_security` implements it with calls to the SCM."""
 
     def current_key(self) -> SecretKey:
-        """Return the key that signs tokens now. Raise RefusedError or UnavailableError."""
+        """Return the secret key that signs tokens now.
+
+        Raise RefusedError or UnavailableError if the source does not return one.
+        """
         ...
 
     def key(self, key_id: UUID) -> SecretKey | None:
-        """Return a key; None if there is none with this id. Raise RefusedError or
-        UnavailableError."""
+        """Return the secret key with this id, or None if there is none.
+
+        Raise RefusedError or UnavailableError if the source does not answer.
+        """
         ...
 
 
@@ -57,10 +62,10 @@ class SecretKeys:
         self._unknown_until_ms = 0
 
     def current(self) -> SecretKey:
-        """Return the key that signs tokens now. Raise RefusedError or UnavailableError if there is
-        no such key.
+        """Return the secret key that signs tokens now.
 
-        If the SCM does not answer, the previous key remains in use until it expires.
+        If the SCM does not answer, the previous key is used until it expires. Raise RefusedError or
+        UnavailableError if there is no such key.
         """
         with self._lock:
             now_ms = self._now_ms()
@@ -75,8 +80,10 @@ class SecretKeys:
             return self._current
 
     def find(self, key_id: UUID) -> SecretKey | None:
-        """Return a key; None if the SCM has none with this id. Raise RefusedError or
-        UnavailableError."""
+        """Return the secret key with this id, or None if the SCM has none.
+
+        Raise RefusedError or UnavailableError if the SCM does not answer.
+        """
         known = self._known.get(key_id)
         if known is not None:
             return known
@@ -97,7 +104,7 @@ class SecretKeys:
 
 
 class TokenSigner:
-    """Signs the requests of a caller to datanodes. Thread-safe."""
+    """Adds signed tokens to the requests of a caller to datanodes. Thread-safe."""
 
     def __init__(self, keys: SecretKeys, owner: str, now_ms: Callable[[], int]) -> None:
         """Sign with `keys`. `owner` is the name in the tokens, which Ozone writes to its logs."""
@@ -106,8 +113,10 @@ class TokenSigner:
         self._now_ms = now_ms
 
     def sign(self, request: Any) -> None:
-        """Add a token that permits only this request to the request. Raise RefusedError or
-        UnavailableError if there is no key to sign the token."""
+        """Add a token to a request, which permits only this request.
+
+        Raise RefusedError or UnavailableError if there is no key to sign the token.
+        """
         key = self._keys.current()
         expires_ms = min(self._now_ms() + LIFETIME_MS, key.expires_ms)
         container_id = ContainerId(request.container_id)

@@ -1,8 +1,7 @@
-"""Security of an agent in a secure cluster: the agent's identity, certificate and tokens, and the
-verification of callers.
+"""Security of an agent in a secure cluster: its identity, certificate and tokens.
 
-Kerberos, TLS, block tokens and container tokens are required together. If one of them were off, an
-agent would serve callers that it cannot verify.
+The module also verifies callers. Kerberos, TLS, block tokens and container tokens are required
+together. Without one of them, an agent would serve callers that it cannot verify.
 """
 
 import ipaddress
@@ -30,11 +29,16 @@ ANY_ADDRESS: Final = frozenset({"0.0.0.0", "::", "[::]"})  # noqa: S104 - compar
 
 
 class SecureDatanode:
-    """The security of one agent. `start` must be called before the other methods. Thread-safe."""
+    """The identity, certificate and tokens of one agent. Thread-safe.
+
+    `start` must be called before the other methods.
+    """
 
     def __init__(self, config: AgentConfig, now_ms: Callable[[], int]) -> None:
-        """Read the cluster's configuration. Raise RefusedError unless it enables all of the
-        required security."""
+        """Read the configuration of the cluster.
+
+        Raise RefusedError unless it enables Kerberos, TLS, block tokens and container tokens.
+        """
         site = read_site_config(Path(config.ozone.conf))
         missing = [name for name in (TLS, *TOKENS) if not site.is_set(name)]
         missing += [] if site.is_kerberos else ["ozone.security.enabled with Kerberos"]
@@ -57,8 +61,7 @@ class SecureDatanode:
         self._certificates: Certificates | None = None
 
     def start(self, datanode_id: str) -> None:
-        """Load or request the certificate of this datanode. Raise SutureError if it cannot get
-        one."""
+        """Load or request the certificate of this datanode. Raise SutureError if this fails."""
         if self._certificate is not None:
             return
         host = advertised_host(self._config)
@@ -73,20 +76,24 @@ class SecureDatanode:
         self._certificates = Certificates(self._certificate.files)
 
     def renew_if_due(self) -> None:
-        """Store new certificates of the SCM's CA, and renew this datanode's certificate if it is
-        due."""
+        """Renew the certificate of this datanode if it is due.
+
+        Also store new certificates of the SCM's CA.
+        """
         if self._certificate is not None:
             self._certificate.renew_if_due()
 
     def security(self, *, asks_certificate: bool) -> Security:
-        """Return the TLS settings for a server of this agent, or for calls to the port REPLICATION
-        of other datanodes. `asks_certificate` is True if the server requires a certificate from
-        callers."""
+        """Return the TLS settings for a server of this agent, or for calls to datanodes.
+
+        The calls are those to the transfer port. `asks_certificate` is True if the server requires
+        a certificate from callers.
+        """
         assert self._certificates is not None, "started"
         return Security(self._certificates, asks_certificate=asks_certificate)
 
     def access(self) -> DatanodeAccess:
-        """Return the channel and tokens with which to call other datanodes."""
+        """Return the channels and tokens with which to call other datanodes."""
         return DatanodeAccess(self._open_channel, self._signer.sign)
 
     def _open_channel(self, address: str, options: Options) -> grpc.Channel:
@@ -100,7 +107,7 @@ class SecureDatanode:
 
 
 def advertised_host(config: AgentConfig) -> str:
-    """Return the host name or address that other datanodes use."""
+    """Return the host name or address under which other datanodes connect to this agent."""
     if config.node.advertise is not None:
         return config.node.advertise.rpartition(":")[0]
     host = config.ozone.listen.rpartition(":")[0]
@@ -108,7 +115,7 @@ def advertised_host(config: AgentConfig) -> str:
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the IP addresses of a host. Raise RefusedError if it has none."""
+    """Return the IP addresses of a host. Raise RefusedError if its name cannot be resolved."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,8 +1,8 @@
 """Verifies the token of each request, as Ozone's datanodes do (ShortLivedTokenVerifier).
 
 A command for a block needs a token for this block with the right access mode. Any other command
-needs a token for the container. For GetContainerChecksumInfo and Echo, Ozone accepts any decodable
-token; this module requires a valid one.
+needs a token for the container. For GetContainerChecksumInfo and Echo, Ozone accepts any token that
+can be decoded. This module requires a valid token.
 """
 
 import hmac
@@ -39,11 +39,13 @@ MODES: Final = {
 
 
 class KnownKeys(Protocol):
-    """Source of the keys that verify tokens; implemented by `ozone.security.secret_keys`."""
+    """Source of the keys that verify tokens. `ozone.security.secret_keys` implements it."""
 
     def find(self, key_id: UUID) -> SecretKey | None:
-        """Return a key; None if there is none with this id. Raise RefusedError or
-        UnavailableError."""
+        """Return the secret key with this id, or None if there is none.
+
+        Raise RefusedError or UnavailableError if the source does not answer.
+        """
         ...
 
 
@@ -55,11 +57,10 @@ class TokenVerifier:
         self._now_ms = now_ms
 
     def verify(self, command: DatanodeCommand, request: Any, body: Any) -> str:
-        """Verify the token of a request, and return the token's owner. `body` is the part of the
-        request for the command.
+        """Verify the token of a request. Return the owner of the token.
 
-        Raise RefusedError(UNAUTHENTICATED) unless the token permits the request, and
-        UnavailableError if its key cannot be fetched.
+        `body` is the part of the request for the command. Raise RefusedError(UNAUTHENTICATED)
+        unless the token permits the request, and UnavailableError if its key cannot be fetched.
         """
         text = request.encoded_token.decode("utf-8", "replace")
         if not text:
@@ -101,7 +102,7 @@ class TokenVerifier:
 
 
 def _service_of(command: DatanodeCommand, request: Any, body: Any) -> str:
-    """Return the name of the container or block for which the request's token must be valid."""
+    """Return the name of the container or block for which the token of a request must be valid."""
     if command not in MODES:
         return container_service(ContainerId(request.container_id))
     named = body.block if command is DatanodeCommand.PUT_BLOCK else body

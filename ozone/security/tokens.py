@@ -1,11 +1,11 @@
-"""Container and block tokens of Ozone: signs, encodes, decodes and verifies. No I/O.
+"""Signs, encodes, decodes and verifies the container and block tokens of Ozone. No I/O.
 
 A token permits access to one container, or some modes of access to one block. Its identifier has
 the owner, the permission, and the expiry. The password is the HMAC of the identifier with a secret
 key that the SCM gives to all datanodes and to the OM (ShortLivedTokenIdentifier of Ozone).
 
-    text  URL-safe Base64 without padding of identifier, password, kind and service, each after
-          its length
+    text  URL-safe Base64, without padding, of identifier, password, kind and service; each has its
+          length before it
 """
 
 import base64
@@ -31,13 +31,13 @@ ALGORITHMS: Final = {
     "HmacSHA384": hashlib.sha384,
     "HmacSHA512": hashlib.sha512,
 }
-TEXT_CHARS_MAX: Final = 8 * 1024  # real tokens have about 250
+TEXT_CHARS_MAX: Final = 8 * 1024  # usual tokens have about 250
 PARTS: Final = 4
 BLOCK_BYTES_MAX: Final = 2**28  # a large value, because Ozone does not compare the size
 
 
 class AccessMode(IntEnum):
-    """An access mode that a block token permits."""
+    """An access mode that a block token can permit."""
 
     READ = 1
     WRITE = 2
@@ -46,7 +46,7 @@ class AccessMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SecretKey:
-    """A key that signs tokens between its creation and its expiry."""
+    """A key that signs tokens. It is valid from its creation to its expiry."""
 
     key_id: UUID
     created_ms: int
@@ -55,17 +55,17 @@ class SecretKey:
     key: bytes
 
     def __repr__(self) -> str:
-        """Return a text without the key, because a key must not be logged."""
+        """Return a text without the secret, which must not be logged."""
         return f"SecretKey({self.key_id})"
 
     def sign(self, identifier: bytes) -> bytes:
-        """Return the password of a token with this identifier."""
+        """Return the password of a token, which is the HMAC of its identifier."""
         return hmac.new(self.key, identifier, ALGORITHMS[self.algorithm]).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class SignedToken:
-    """The four parts of a token."""
+    """A token: identifier, password, kind and service (Token of Hadoop)."""
 
     identifier: bytes
     password: bytes
@@ -73,7 +73,10 @@ class SignedToken:
     service: str
 
     def text(self) -> str:
-        """Return the text form of a token, as it is sent (Token.encodeToUrlString of Hadoop)."""
+        """Return the text form of the token, in which it is sent.
+
+        The format is that of Hadoop's Token.encodeToUrlString.
+        """
         parts = (self.identifier, self.password, self.kind.encode(), self.service.encode())
         data = b"".join(_vint(len(part)) + part for part in parts)
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
@@ -81,7 +84,7 @@ class SignedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """The content of a token's identifier. `modes` is empty for a container token."""
+    """The fields of the identifier of a token. `modes` is empty for a container token."""
 
     owner: str
     service: str
@@ -137,7 +140,7 @@ def block_token(
 
 
 def parse_token(text: str) -> SignedToken:
-    """Return the parts of a token. Raise DamagedData if the text is not a token."""
+    """Return the four parts of a token. Raise DamagedData if the text is not a token."""
     if len(text) > TEXT_CHARS_MAX:
         raise DamagedData(f"a token of {len(text)} characters")
     try:
@@ -159,7 +162,10 @@ def parse_token(text: str) -> SignedToken:
 
 
 def parse_container_identifier(data: bytes) -> TokenFacts:
-    """Return the content of a container token's identifier. Raise DamagedData if it is invalid."""
+    """Return the fields of the identifier of a container token.
+
+    Raise DamagedData if it is invalid.
+    """
     said = _parsed(security_pb2.ContainerTokenIdentifier, data)
     container_id = ContainerId(said.container_id.id)
     return TokenFacts(
@@ -171,7 +177,7 @@ def parse_container_identifier(data: bytes) -> TokenFacts:
 
 
 def parse_block_identifier(data: bytes) -> TokenFacts:
-    """Return the content of a block token's identifier. Raise DamagedData if it is invalid."""
+    """Return the fields of the identifier of a block token. Raise DamagedData if it is invalid."""
     said = _parsed(security_pb2.BlockTokenIdentifier, data)
     return TokenFacts(
         said.owner_id,
@@ -201,7 +207,7 @@ def uuid_message(value: UUID) -> Any:
 
 
 def uuid_of(message: Any) -> UUID:
-    """Return the UUID in a message."""
+    """Return the UUID in a message that has its two halves as numbers."""
     return UUID(
         bytes=message.most.to_bytes(8, "big", signed=True)
         + message.least.to_bytes(8, "big", signed=True)
@@ -209,8 +215,11 @@ def uuid_of(message: Any) -> UUID:
 
 
 def _vint(number: int) -> bytes:
-    """Encode a length as Hadoop's WritableUtils do. Up to 127 it takes one byte. Otherwise the
-    first byte is -112 minus the number of bytes that follow."""
+    """Encode a length as Hadoop's WritableUtils do.
+
+    A length up to 127 takes one byte. Otherwise, the first byte is -112 minus the number of bytes
+    that follow.
+    """
     if number <= 127:
         return bytes([number])
     data = number.to_bytes((number.bit_length() + 7) // 8, "big")
@@ -218,7 +227,10 @@ def _vint(number: int) -> bytes:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """Return a length, and the offset after it. Raise DamagedData if there is none."""
+    """Read a length at offset `at`. Return the length, and the offset after it.
+
+    Raise DamagedData if there is no complete length.
+    """
     first = int.from_bytes(data[at : at + 1], "big", signed=True)
     count = 0 if first >= -112 else -112 - first
     if at >= len(data) or count > 8 or at + 1 + count > len(data):

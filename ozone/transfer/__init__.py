@@ -1,1 +1,1 @@
-"""Transfers of whole containers between Ozone's datanodes, as archives, in both directions."""
+"""Transfers of complete containers between Ozone's datanodes, as archives, in both directions."""

@@ -1,6 +1,6 @@
-"""Calls between Ozone's datanodes that transfer whole containers.
+"""Calls between Ozone's datanodes that transfer complete containers.
 
-Every field is sent, even if zero, because Ozone's messages require some of them.
+Every field is sent, even if it is zero, because Ozone's messages require some of them.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,10 @@ from suture.wire.security.tls import Security
 
 
 class ArchivePeer:
-    """A client of a datanode's REPLICATION port. Every failed call raises SutureError."""
+    """A client of the port REPLICATION of a datanode.
+
+    Every call that fails raises SutureError.
+    """
 
     def __init__(self, address: str, security: Security) -> None:
         self.address = address
@@ -40,8 +43,10 @@ class ArchivePeer:
     def push(
         self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
     ) -> None:
-        """Push the messages of an archive (`sent_parts`). Cancel the call when `must_end` returns
-        True."""
+        """Send the messages of an archive (`sent_parts`) to the datanode.
+
+        Cancel the call when `must_end` returns True.
+        """
         try:
             upload(self._stub.upload, parts, timeout_s=timeout_s, must_end=must_end)
         except SutureError as error:
@@ -50,7 +55,7 @@ class ArchivePeer:
     def pull(
         self, container_id: ContainerId, compression: Compression, *, timeout_s: float
     ) -> Iterator[bytes]:
-        """Start to fetch an archive, and return an iterator over its bytes."""
+        """Start to fetch an archive from the datanode. Return an iterator over its bytes."""
         wish = WISH(container_id=container_id, offset=0, compression=compression)
         answers = stream(self._stub.download, wish.SerializeToString(), timeout_s=timeout_s)
 
@@ -63,19 +68,21 @@ class ArchivePeer:
         return pieces()
 
     def hang_up(self) -> None:
-        """Cancel the running call. The thread that waits for it gets an error."""
+        """Cancel the running call. The thread that waits for the call gets an error."""
         self._channel.close()
 
     def _named(self, error: SutureError) -> SutureError:
-        """Return an error of the same class whose message names the peer."""
+        """Return an error of the same class, whose message names the peer."""
         return type(error)(error.code, f"datanode {self.address}: {error}", hint=error.hint)
 
 
 def sent_parts(
     container_id: ContainerId, data: Iterator[bytes], compression: Compression, size_bytes: int
 ) -> Iterator[bytes]:
-    """Yield the messages of an archive. `size_bytes` is the size of the container; the target uses
-    it to choose a volume."""
+    """Yield the messages of an archive.
+
+    `size_bytes` is the size of the container, with which the target chooses a volume.
+    """
     for part in gathered(data):
         if part.size_bytes or not part.position:
             about = UPLOADING(

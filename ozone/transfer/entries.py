@@ -1,9 +1,9 @@
-"""Reads the files of an archive one after the other while the archive arrives.
+"""Reads the files of an archive one after the other, while the archive arrives.
 
     container.yaml - <id>.tree - db/<table>.data ... - chunks/<block>.block ...
 
-Ozone writes the files in this order. The input is not trusted: data without a row is not stored,
-and all sizes are limited.
+Ozone writes the files in this order. The input is not trusted. Therefore, data without a row is not
+stored, and all sizes are limited.
 """
 
 import tarfile
@@ -33,7 +33,7 @@ BLOCK_SUFFIX: Final = ".block"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """A file of an archive. If the consumer does not read all `pieces`, the rest is skipped."""
+    """A file of an archive. If the caller does not read all `pieces`, the rest is skipped."""
 
     name: str
     size_bytes: int
@@ -47,7 +47,7 @@ class ArchiveEntry:
 
 
 def malformed(what: str) -> RefusedError:
-    """Return the error for an archive that no Ozone datanode would send."""
+    """Return the error for an invalid archive. `what` describes the fault."""
     return RefusedError(Code.MALFORMED_REQUEST, f"archive of a container: {what}")
 
 
@@ -70,7 +70,7 @@ def entries(data: Iterator[bytes], compression: Compression) -> Iterator[Archive
 
 @contextmanager
 def _read() -> Iterator[None]:
-    """Convert errors of the body about an invalid archive to RefusedError."""
+    """Convert errors about an invalid archive in a `with` block to RefusedError."""
     try:
         yield
     except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
@@ -80,8 +80,7 @@ def _read() -> Iterator[None]:
 def _entry(
     archive: tarfile.TarFile, member: tarfile.TarInfo, source: "_Source"
 ) -> Iterator[ArchiveEntry]:
-    """Yield one file of an archive, then skip the part of the file that the consumer did not
-    read."""
+    """Yield one file of an archive. Then skip the part of the file that the caller did not read."""
     if member.isdir():
         return
     if not member.isreg() or member.issparse():
@@ -108,8 +107,10 @@ def _entry(
 
 
 class _Source:
-    """The arriving bytes as the input of tarfile. A read of more bytes than `allow` permits is an
-    error."""
+    """The arriving bytes as the input of tarfile.
+
+    A read of more bytes than `allow` has allowed is an error.
+    """
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -119,17 +120,21 @@ class _Source:
 
     @property
     def has_ended(self) -> bool:
-        """True if the last bytes read are the end mark of an archive."""
+        """True if the last bytes that were read are the end mark of an archive."""
         return self._last == END
 
     def allow(self, size_bytes: int) -> None:
-        """Allow reading `size_bytes` more bytes. Of the unused earlier allowance, at most
-        HEADER_BYTES_MAX bytes remain."""
+        """Allow reading `size_bytes` more bytes.
+
+        At most HEADER_BYTES_MAX bytes that were allowed earlier and not read remain allowed.
+        """
         self._left_bytes = min(self._left_bytes, HEADER_BYTES_MAX) + size_bytes
 
     def read(self, size_bytes: int) -> bytes:
-        """Return `size_bytes` bytes, or fewer at the end of the archive. Raise RefusedError if the
-        allowance is exceeded."""
+        """Return `size_bytes` bytes, or fewer at the end of the archive.
+
+        Raise RefusedError if more bytes are read than allowed.
+        """
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
             raise malformed(f"more than {HEADER_BYTES_MAX} bytes of headers")
@@ -148,7 +153,7 @@ class _Source:
         return taken
 
     def remaining_bytes(self) -> Iterator[bytes]:
-        """Yield the rest of the archive, without the zeros that end an archive."""
+        """Yield the remaining bytes of the archive, without the zeros at its end."""
         zeros = 0
         for piece in chain([bytes(self._kept)], self._data):
             zeros += len(piece)
@@ -162,8 +167,9 @@ class _Source:
 
 
 def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
-    """Return the decompressed bytes of an archive, in pieces. Raise RefusedError for an unsupported
-    compression.
+    """Return the decompressed bytes of an archive, in pieces.
+
+    Raise RefusedError if the compression is not supported.
     """
     match compression:
         case Compression.NO_COMPRESSION:
@@ -178,8 +184,10 @@ def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes
 
 
 def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the contents of a zstd stream in pieces of at most STEP_BYTES, even if the input
-    expands a lot."""
+    """Yield the content of a zstd stream in pieces of at most STEP_BYTES.
+
+    The size of the pieces is limited even if the data expands a lot.
+    """
     reader: Any = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).stream_reader(
         cast(IO[bytes], _Pieces(data)), read_size=STEP_BYTES, read_across_frames=True
     )
@@ -189,14 +197,14 @@ def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """A source of an archive's compressed bytes, with the interface that zstandard reads from."""
+    """The compressed bytes of an archive, with the interface that zstandard requires."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
         self._kept = b""
 
     def read(self, size_bytes: int) -> bytes:
-        """Return at most `size_bytes` bytes; empty at the end."""
+        """Return at most `size_bytes` bytes, and b"" at the end."""
         while not self._kept:
             piece = next(self._data, None)
             if piece is None:

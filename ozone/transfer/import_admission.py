@@ -1,10 +1,10 @@
-"""Limits concurrent imports of archives, because Ozone sends more containers than can be stored at
-once.
+"""Limits the number of concurrent imports of archives.
 
-If a push is rejected, Ozone's storage container manager repeats it only after its command expires,
-by default after twelve minutes. Therefore a push waits until it may run. While it waits, it uses
-one of the sender's ten streams and a sleeping thread of the agent, whose worker slot is free for
-other calls. An import that receives nearly no data is ended, because it would block others.
+Ozone sends more containers than can be stored at once. If a push is rejected, Ozone's SCM repeats
+it only after its command expires, by default after twelve minutes. Therefore, a push waits until it
+may run. While it waits, it uses one of the sender's ten streams and a sleeping thread of the agent,
+whose worker slot is free for other calls. An import that receives nearly no data is ended, because
+it would block others.
 """
 
 import time
@@ -23,8 +23,10 @@ BYTES_PER_S_MIN: Final = 16 * 1024  # at this rate, a full container takes four 
 
 
 class ImportAdmission:
-    """Limits concurrent imports to the store's capacity. Waiting imports are admitted in no
-    particular order."""
+    """Limits the number of concurrent imports.
+
+    Waiting imports are admitted in no particular order.
+    """
 
     def __init__(
         self,
@@ -42,11 +44,11 @@ class ImportAdmission:
 
     @contextmanager
     def admit(self, is_wanted: Callable[[], bool]) -> Iterator[None]:
-        """Context manager that waits until an import may run, and counts the import as running
-        during its body. The caller must hold a worker slot, which is released during the wait.
+        """Wait until an import may run, and count it as running during the `with` block.
 
-        Raise UnavailableError(BUSY) if the wait was too long, or UnavailableError(CANCELLED) if
-        `is_wanted` returns False during the wait.
+        The caller must hold a worker slot, which is released during the wait. Raise
+        UnavailableError(BUSY) if the wait was too long, and UnavailableError(CANCELLED) if
+        `is_wanted` returns False during it.
         """
         try:
             self._free.get_nowait()
@@ -74,7 +76,10 @@ class ImportAdmission:
                 )
 
     def _is_free(self) -> bool:
-        """Wait at most `POLL_S` until an import may run. Return False if it may not run yet."""
+        """Wait at most `POLL_S` seconds until an import may run.
+
+        Return False if it may not run yet.
+        """
         try:
             self._free.get(timeout=POLL_S)
         except Empty:
@@ -83,10 +88,10 @@ class ImportAdmission:
 
 
 def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterator[bytes]:
-    """Yield the bytes of an archive. Raise UnavailableError if they arrive more slowly than
-    BYTES_PER_S_MIN.
+    """Yield the bytes of an archive.
 
-    Only the time spent waiting for the sender counts. The sender may pause for up to `WAIT_S_MAX`.
+    Raise UnavailableError if they arrive more slowly than BYTES_PER_S_MIN. Only the time spent
+    waiting for the sender is counted. The sender may pause for up to `WAIT_S_MAX` seconds.
     """
     left_s = WAIT_S_MAX
     while True:

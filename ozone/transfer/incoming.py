@@ -1,7 +1,7 @@
-"""Imports a container from another datanode of Ozone. Everything is verified while it arrives, and
-only then served.
+"""Imports a container from another datanode of Ozone.
 
-The files of an archive, and their processing:
+All data is verified while it arrives. The agent serves the container only after that. An archive
+has these files, which are processed in this order:
 
     container.yaml  the facts of the replica; its checksum is verified
     <id>.tree       the deleted blocks; the tree's checksums are verified against each other
@@ -62,8 +62,10 @@ TREE_BYTES_MAX: Final = 64 * 1024**2  # twice the largest tree that Ozone's data
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveImporter:
-    """Imports containers into a store. `on_arrived` is called with the id of each imported
-    replica."""
+    """Imports containers into a store.
+
+    `on_arrived` is called with the id of each imported container.
+    """
 
     store: ReplicaStore
     leases: Leases
@@ -79,10 +81,10 @@ class ArchiveImporter:
         *,
         replica_index: int = 0,
     ) -> ReplicaFacts:
-        """Receive one container, and publish and return its replica. If `replica_index` is not 0,
-        accept only the shard with this index.
+        """Receive one container, and serve its replica. Return the facts of the replica.
 
-        Raise SutureError after removing all received data.
+        If `replica_index` is not 0, accept only the shard with this index. If this fails, remove
+        all received data and raise SutureError.
         """
         head = _Head(container_id, replica_index)
         with Scratch() as scratch:
@@ -113,7 +115,7 @@ class ArchiveImporter:
 
 
 class _Head:
-    """The files of an archive that precede the block files: descriptor, tree and tables."""
+    """The files of an archive before the block files: descriptor, tree and tables."""
 
     def __init__(self, container_id: ContainerId, replica_index: int) -> None:
         self.container_id = container_id
@@ -122,7 +124,10 @@ class _Head:
         self.tree: OzoneTree | None = None
 
     def read(self, files: Iterator[ArchiveEntry], scratch: Scratch) -> ArchiveEntry | None:
-        """Read descriptor, tree and tables; return the first block file, if there is one."""
+        """Read descriptor, tree and tables.
+
+        Return the first block file, or None if there is none.
+        """
         for entry in files:
             if self._descriptor is None:
                 self._read_descriptor(entry)
@@ -135,8 +140,10 @@ class _Head:
         return None
 
     def announced(self, rows: ContainerRows, now_ms: int) -> ImportSpec:
-        """Return the replica that the descriptor and the rows describe. Raise RefusedError if they
-        are invalid."""
+        """Return the description of the replica in its descriptor and rows.
+
+        Raise RefusedError if it is invalid.
+        """
         descriptor = self._descriptor
         if descriptor is None:
             raise malformed(f"there is no {DESCRIPTOR}")
@@ -193,7 +200,7 @@ class _Head:
 
 @dataclass(slots=True)
 class _Reception:
-    """A container whose blocks are arriving."""
+    """State of a running import, whose blocks are being received."""
 
     arrival: ReplicaImport
     rows: ContainerRows
@@ -205,7 +212,7 @@ class _Reception:
     _tombstones: dict[BlockId, int] = field(default_factory=dict)
 
     def store_rows(self) -> None:
-        """Store the rows, and record for which blocks data must arrive."""
+        """Store the rows, and record the ids of the blocks whose files must arrive."""
         condemned = self.rows.pending_delete_blocks()
         if self.head.tree is not None:
             self._tombstones |= self.head.tree.tombstones
@@ -236,7 +243,7 @@ class _Reception:
             raise malformed(str(error)) from error
 
     def _check_lost(self) -> None:
-        """Raise RefusedError if the container's tree has a live block without a row."""
+        """Raise RefusedError if the tree of the container has a block without a row."""
         tree = self.head.tree
         if tree is None or tree.root is None:
             return
@@ -277,7 +284,10 @@ class _Reception:
             )
 
     def judged(self, algorithm: Algorithm) -> ImportVerdict:
-        """Return the verified replica. Raise RefusedError if the file of a block is missing."""
+        """Return the result of the verification.
+
+        Raise RefusedError if the file of a block is missing.
+        """
         for block_id in sorted(self._awaited)[:1]:
             raise malformed(
                 f"{len(self._awaited)} blocks have no file, the first is block {block_id}"
@@ -294,7 +304,7 @@ class _Reception:
 
 
 def _checksum_of(block: BlockData) -> int:
-    """Return the checksum of a deleted block in Ozone's tree."""
+    """Return the checksum of a block, as Ozone's tree has it after a delete."""
     leaves = [
         leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)
         for chunk in block.chunks

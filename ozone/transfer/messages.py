@@ -35,26 +35,31 @@ UPLOADED: Final = archive_pb2.Uploaded().SerializeToString()
 
 
 def parse_upload(data: bytes) -> Any:
-    """Return the part of an archive in `data`. Raise RefusedError(MALFORMED_REQUEST) if it is
-    invalid."""
+    """Parse a message with a part of an archive.
+
+    Raise RefusedError(MALFORMED_REQUEST) if it is invalid.
+    """
     return _parsed(UPLOADING, "SendContainerRequest", data)
 
 
 def parse_wish(data: bytes) -> Any:
-    """Return the request for a container. Raise RefusedError(MALFORMED_REQUEST) if `data` is
-    invalid."""
+    """Parse a request for a container. Raise RefusedError(MALFORMED_REQUEST) if it is invalid."""
     return _parsed(WISH, "CopyContainerRequestProto", data)
 
 
 def parse_part(data: bytes) -> Any:
-    """Return the part of an archive in a datanode's answer. Raise RefusedError(MALFORMED_REQUEST)
-    if it is invalid."""
+    """Parse an answer with a part of an archive.
+
+    Raise RefusedError(MALFORMED_REQUEST) if it is invalid.
+    """
     return _parsed(PART, "CopyContainerResponseProto", data)
 
 
 def parse_compression(number: int) -> Compression:
-    """Return the compression of an archive; NO_COMPRESSION if the message names none. Raise
-    RefusedError if it is unknown."""
+    """Return the compression with this number, or NO_COMPRESSION if the number is 0.
+
+    Raise RefusedError if the number is unknown.
+    """
     try:
         return Compression(number or Compression.NO_COMPRESSION)
     except ValueError as error:

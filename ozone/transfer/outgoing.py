@@ -48,13 +48,13 @@ PLACE: Final = "/suture"  # directory in the descriptor; an importer writes its 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveExport:
-    """The export of one replica to a datanode of Ozone."""
+    """The export of one replica, as an archive for a datanode of Ozone."""
 
     store: ReplicaStore
     container_id: ContainerId
 
     def check(self) -> ReplicaFacts:
-        """Return the facts of a replica. Raise RefusedError if it must not be sent."""
+        """Return the facts of the replica. Raise RefusedError if the replica must not be sent."""
         facts = self.store.replica(self.container_id)
         if facts.state not in TREE_STATES:
             raise RefusedError(
@@ -64,8 +64,10 @@ class ArchiveExport:
         return facts
 
     def stream(self, compression: Compression) -> Iterator[bytes]:
-        """Return the bytes of the archive, in pieces. Raise SutureError if the replica cannot be
-        sent completely."""
+        """Return the bytes of the archive, in pieces.
+
+        Raise SutureError if the replica cannot be sent completely.
+        """
         check_compression(compression)
         facts = self.check()
         if compression is Compression.ZSTD:
@@ -91,8 +93,10 @@ class ArchiveExport:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
     def _check_rows(self) -> None:
-        """Raise RefusedError if a block file with data has no row, because an archive cannot
-        contain it."""
+        """Raise RefusedError if a block file with data has no row.
+
+        An archive cannot contain such a file.
+        """
         for block_id, size_bytes in self.store.view(self.container_id).blocks_without_row().items():
             if size_bytes > 0:
                 raise RefusedError(
@@ -103,8 +107,10 @@ class ArchiveExport:
                 )
 
     def _write_tables(self, facts: ReplicaFacts, view: OzoneView, scratch: Path) -> list[BlockId]:
-        """Write the tables to `scratch`. Return the block ids in the order of their keys (decimal
-        text)."""
+        """Write the tables of the archive to the directory `scratch`.
+
+        Return the block ids in the order of their keys, which is the order of their decimal text.
+        """
         ids = sorted(
             (block_id for block_id, _ in self.store.view(self.container_id).block_rows()), key=str
         )
@@ -130,7 +136,10 @@ class ArchiveExport:
         return ids
 
     def _block(self, block_id: BlockId) -> Iterator[bytes]:
-        """Yield the file of a block; yield nothing if the block is empty."""
+        """Yield the file of a block as bytes of the archive.
+
+        Yield nothing if the block is empty.
+        """
         found = self.store.view(self.container_id).readable(block_id)
         size_bytes = found.block.length_bytes
         if not size_bytes:
@@ -153,7 +162,7 @@ class ArchiveExport:
 
 
 def check_compression(compression: Compression) -> None:
-    """Raise RefusedError for an unsupported compression."""
+    """Raise RefusedError if the compression is not supported."""
     if compression not in {Compression.NO_COMPRESSION, Compression.ZSTD}:
         raise RefusedError(
             Code.INELIGIBLE, f"archives compressed with {compression.name} are not supported"

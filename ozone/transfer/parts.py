@@ -1,5 +1,4 @@
-"""Splits an archive into consecutive parts, as Ozone's datanodes send them, and joins such
-parts."""
+"""Splits an archive into consecutive parts, as Ozone's datanodes send them, and joins parts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,17 @@ class ArchivePart:
 
     def encoded(self, about: bytes, number: int) -> bytes:
         """Return a message with the encoded fields `about`, and with the bytes in field `number`.
-        This copies the bytes once; protobuf would copy them three times."""
+
+        This copies the bytes once. Protobuf would copy them three times.
+        """
         return b"".join([about, field_tag(number), varint(self.size_bytes), *self.pieces])
 
 
 def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
-    """Yield an archive in parts of about a mebibyte. The last part contains the rest, and may be
-    empty."""
+    """Yield an archive in parts of about a mebibyte.
+
+    The last part may be smaller, and may be empty.
+    """
     pieces: list[bytes] = []
     position = size_bytes = 0
     for piece in data:
@@ -43,8 +46,10 @@ def gathered(data: Iterable[bytes]) -> Iterator[ArchivePart]:
 
 
 def join_parts(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the bytes of consecutive parts of a container. Raise RefusedError if a part does not
-    follow the previous one."""
+    """Yield the bytes of the parts of a container's archive.
+
+    Raise RefusedError if a part does not follow the previous one.
+    """
     position = 0
     for part in parts:
         if part.container_id != container_id or part.offset != position:

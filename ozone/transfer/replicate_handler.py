@@ -39,8 +39,11 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerReplicator:
-    """Executes copy commands. `executor` runs one thread per fetch. `request_scan` requests a scan
-    of a replica; its second argument is the reason."""
+    """Executes copy commands of Ozone's SCM.
+
+    `executor` runs one thread per fetch. `request_scan` requests a scan of a replica, with the
+    reason as its second argument.
+    """
 
     store: ReplicaStore
     leases: Leases
@@ -56,7 +59,7 @@ class ContainerReplicator:
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Stop, timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        """Push a replica to the target of a command, or fetch it from one of its sources.
+        """Send a replica to the target of a command, or fetch it from one of the command's sources.
 
         Raise SutureError if the copy fails.
         """
@@ -104,11 +107,14 @@ class ContainerReplicator:
         )
 
     def close(self) -> None:
-        """Wait for running fetches, drop waiting ones, and end their threads."""
+        """Wait for running fetches, drop waiting ones, and stop the threads."""
         self.executor.shutdown(wait=True, cancel_futures=True)
 
     def _tell(self, container_id: ContainerId, failure: SutureError | None) -> None:
-        """If `failure` is a chunk that does not match its row, request a scan of the replica."""
+        """Request a scan of the replica if its data does not match its rows.
+
+        This is the case if `failure` reports a chunk that does not match its row.
+        """
         if failure is not None and failure.code is Code.CHECKSUM_MISMATCH:
             self.request_scan(container_id, DAMAGED)
 
@@ -184,8 +190,10 @@ class ContainerReplicator:
 
 
 class _Watch:
-    """Detects a stalled transfer. A call returns True if the transfer has stalled and must be
-    ended."""
+    """Detects a transfer that makes no progress.
+
+    A call returns True if the transfer must be ended.
+    """
 
     def __init__(self, watch: StallWatch, stall_s: float) -> None:
         self._watch = watch
@@ -195,7 +203,10 @@ class _Watch:
         return self._watch.has_stalled()
 
     def reason(self, address: str) -> SutureError | None:
-        """Return the error for a stalled transfer, or None if the transfer has not stalled."""
+        """Return the error for a transfer without progress.
+
+        Return None if the transfer made progress.
+        """
         if not self._watch.stalled:
             return None
         return UnavailableError(
@@ -204,7 +215,7 @@ class _Watch:
 
 
 class _OutgoingArchive:
-    """The parts of an outgoing archive, which a gRPC thread consumes."""
+    """The parts of an archive that is being sent. A gRPC thread reads them."""
 
     def __init__(self, parts: Iterator[bytes], stop: Stop) -> None:
         self._parts = parts
@@ -216,8 +227,10 @@ class _OutgoingArchive:
         self.sent_bytes = 0
 
     def parts(self) -> Iterator[bytes]:
-        """Yield the parts. If a part cannot be read, keep the stream open until the call is
-        cancelled, because the end of the stream would mean that the archive is complete.
+        """Yield the parts of the archive.
+
+        If a part cannot be read, keep the stream open until the call is cancelled, because the
+        receiver would treat the end of the stream as the end of the archive.
         """
         try:
             for part in self._parts:
@@ -232,12 +245,12 @@ class _OutgoingArchive:
             self._released.get()
 
     def let_go(self) -> None:
-        """End the stream after a failure, so that its gRPC thread stops waiting."""
+        """End the stream after a failure, so that its gRPC thread does not wait any longer."""
         self._released.put(None)
 
 
 class _IncomingArchive:
-    """The bytes of an incoming archive, with a count of the received pieces."""
+    """The bytes of an archive that is being received, and the number of received pieces."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -253,7 +266,7 @@ class _IncomingArchive:
 
 
 def _has_ended(future: "Future[ReplicaFacts]") -> bool:
-    """Wait at most `POLL_S` for the end of the work. Return True if it has ended."""
+    """Wait at most `POLL_S` seconds for the end of the work. Return whether it has ended."""
     ended: SimpleQueue[None] = SimpleQueue()
     future.add_done_callback(lambda _: ended.put(None))
     try:

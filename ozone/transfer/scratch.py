@@ -27,7 +27,7 @@ YOUNG_S: Final = 60.0  # a newer directory may not be locked yet
 
 @contextmanager
 def scratch_errors() -> Iterator[None]:
-    """Convert errors of the scratch directory to UnavailableError."""
+    """Convert errors of the temporary directory in a `with` block to UnavailableError."""
     try:
         yield
     except OSError as error:
@@ -37,8 +37,10 @@ def scratch_errors() -> Iterator[None]:
 
 
 class Scratch:
-    """A scratch directory, for one thread. `path` may change with each call of `reserve`. The
-    directory is removed when the context ends."""
+    """A temporary directory as a context manager, which removes it at the end.
+
+    Only one thread may use it. `path` may change with each call of `reserve`.
+    """
 
     def __init__(self, memory: Path = MEMORY) -> None:
         self._memory = memory
@@ -57,9 +59,11 @@ class Scratch:
         self._ends.close()
 
     def reserve(self, size_bytes: int) -> Path:
-        """Return the directory in which to create a file of this size. If the files then exceed
-        MEMORY_BYTES_MAX, first move all files to disk. Raise UnavailableError if they cannot be
-        moved."""
+        """Return the directory in which to create a file of `size_bytes`.
+
+        If the files would then exceed MEMORY_BYTES_MAX, first move all files to disk. Raise
+        UnavailableError if they cannot be moved.
+        """
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
             self._is_in_memory = False
@@ -80,7 +84,7 @@ class Scratch:
 
 
 def clear_abandoned(memory: Path = MEMORY) -> None:
-    """Remove the directories of killed processes. They are recognised by their missing locks."""
+    """Remove the temporary directories of killed processes, which hold no lock on them."""
     places = [memory]
     with suppress(OSError):  # this host has no temporary directory on a disk
         places.append(Path(tempfile.gettempdir()))

@@ -1,8 +1,7 @@
-"""`IntraDatanodeProtocolService`: transfers whole containers between Ozone's datanodes.
+"""The service `IntraDatanodeProtocolService`, which transfers containers between datanodes.
 
 The parts of an archive must be consecutive. An error is returned as a gRPC status with a text.
-Ozone's sender treats every error status as a failure, and the storage container manager then
-chooses another source.
+Ozone's sender treats every error status as a failure, and Ozone's SCM then chooses another source.
 """
 
 import time
@@ -47,8 +46,8 @@ log = structlog.get_logger()
 class ReplicationService:
     """Receives containers that Ozone's datanodes push, and sends containers that they pull.
 
-    `request_scan` requests a scan of a replica; its second argument is the reason. `turns` limits
-    the number of concurrent pushes.
+    `request_scan` requests a scan of a replica, with the reason as its second argument. `turns`
+    limits the number of concurrent pushes.
     """
 
     decoders = encoders = BYTES
@@ -82,7 +81,7 @@ class ReplicationService:
                 raise
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Receive one container. It is served before the answer is sent."""
+        """Receive one container. The agent serves it before it sends the answer."""
         with StatusTranslator(context, SERVICE.full_name):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
@@ -107,8 +106,10 @@ class ReplicationService:
         return UPLOADED
 
     def _log_refusal(self, container_id: ContainerId, error: SutureError) -> None:
-        """Log the refusal of a container, but not repeatedly, because Ozone's SCM orders its copy
-        again."""
+        """Log the refusal of a container, but only once for the same reason.
+
+        Ozone's SCM orders the copy again after a refusal.
+        """
         if not isinstance(error, RefusedError) or self._refused.get(container_id) is error.code:
             return
         if len(self._refused) >= REFUSALS_KEPT_MAX:
@@ -118,14 +119,16 @@ class ReplicationService:
 
 
 def _caller_of(context: grpc.ServicerContext) -> str:
-    """Return the common name in the TLS certificate of a call's sender."""
+    """Return the common name in the TLS certificate of the caller."""
     names: Any = context.auth_context().get(COMMON_NAME, ())
     return names[0].decode("utf-8", "replace") if names else PLAINTEXT
 
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages of an archive, with about a mebibyte of data each. A field of the last
-    message marks the end."""
+    """Yield the messages of an archive, with about a mebibyte of data each.
+
+    A field of the last message marks the end.
+    """
     for part in gathered(data):
         about = PART(
             container_id=container_id,
@@ -137,8 +140,11 @@ def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Parts:
-    """The parts of one archive. The first part names the container and the compression. Raise
-    RefusedError if a part is invalid."""
+    """The parts of one archive. The first part names the container and the compression.
+
+    The constructor raises RefusedError if the first part is invalid. `data` raises it if a later
+    part is invalid.
+    """
 
     def __init__(self, requests: Iterator[bytes]) -> None:
         self._requests = arriving(requests)

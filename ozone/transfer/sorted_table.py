@@ -1,7 +1,7 @@
-"""Checks the unpacked sizes of an untrusted RocksDB table's blocks before the library reads it.
+"""Checks the unpacked sizes of the blocks of an untrusted RocksDB table, before RocksDB reads it.
 
-A block states its unpacked size, up to 4 GiB, and the library trusts this number. It allocates the
-memory, and ends the process if the allocation fails. To find all blocks that the library will read,
+A block states its unpacked size, up to 4 GiB, and RocksDB trusts this number. It allocates the
+memory, and ends the process if the allocation fails. To find all blocks that RocksDB will read,
 this module unpacks the index and the properties. It applies the same size limit to them.
 
     blocks | properties | index | metaindex: names and handles | footer: handles, format, magic
@@ -34,17 +34,21 @@ COPY_TAGS: Final = {1: 1, 2: 2, 3: 4}  # snappy's copy tags -> bytes of the dist
 
 
 class Handle(NamedTuple):
-    """The location of a block in the file: its offset, and its size in bytes without the
-    trailer."""
+    """The location of a block in the file.
+
+    It has the offset of the block, and its size in bytes without the trailer.
+    """
 
     offset: int
     size_bytes: int
 
 
 def check_blocks(path: Path, block_bytes_max: int) -> None:
-    """Raise DamagedData if the blocks of a table are not consecutive in its file, or if a block
-    unpacks to more than `block_bytes_max`, or if the file cannot be parsed. Raise OSError if it
-    cannot be read."""
+    """Check the blocks of a table file before RocksDB reads it.
+
+    Raise DamagedData if the blocks are not consecutive in the file, if a block unpacks to more than
+    `block_bytes_max`, or if the file cannot be parsed. Raise OSError if it cannot be read.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             _Table(data, block_bytes_max).check()
@@ -84,8 +88,10 @@ class _Table:
             end = handle.offset + handle.size_bytes + TRAILER_BYTES
 
     def _is_relative(self, properties: Handle | None) -> bool:
-        """Return True if the index stores handles relative to the previous one. Raise DamagedData
-        if the index has several levels."""
+        """Return whether the index stores each handle relative to the previous one.
+
+        Raise DamagedData if the index has several levels.
+        """
         if properties is None:
             return False
         stated = dict(_entries(self._unpacked(properties)))
@@ -95,9 +101,11 @@ class _Table:
         return IS_RELATIVE in stated and _number(stated[IS_RELATIVE], 0)[0] != 0
 
     def _check(self, handle: Handle) -> tuple[int, int, int]:
-        """Read the head and the trailer of a block. Return the number of its compression, the
-        offset of its content, and its unpacked size in bytes. Raise DamagedData for invalid
-        values."""
+        """Check the head and the trailer of a block.
+
+        Return the number of its compression, the offset of its content, and its unpacked size in
+        bytes. Raise DamagedData if one of these is invalid.
+        """
         end = handle.offset + handle.size_bytes
         if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:
             raise DamagedData(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")
@@ -141,8 +149,7 @@ def _handle(data: bytes, at: int) -> tuple[Handle, int]:
 
 
 def _end_of(block: bytes) -> int:
-    """Return the offset of the end of a block's entries, which is the start of its restart
-    points."""
+    """Return the offset of the end of the entries of a block, where its restart points begin."""
     count: int = struct.unpack_from("<I", block, len(block) - 4)[0] & COUNT_MASK
     end = len(block) - 4 - 4 * count
     if end < 0:
@@ -151,8 +158,10 @@ def _end_of(block: bytes) -> int:
 
 
 def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys and values of a block. The block stores only the part of each key that differs
-    from the previous key. Raise DamagedData for an invalid entry."""
+    """Yield (key, value) for each entry of a block. Raise DamagedData if an entry is invalid.
+
+    The block stores only the part of each key that differs from the previous key.
+    """
     at, end, key = 0, _end_of(block), b""
     while at < end:
         shared, at = _number(block, at)
@@ -167,9 +176,11 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
-    """Yield the handles of the blocks in an index. With `is_relative`, an entry whose key shares
-    bytes with the previous key has no full handle. Its block follows the previous block, and the
-    entry has the difference of the two sizes."""
+    """Yield the handles of the blocks in an index.
+
+    With `is_relative`, an entry whose key shares bytes with the previous key has no full handle.
+    Its block follows the previous block, and the entry has the difference of the two sizes.
+    """
     at, end, last = 0, _end_of(block), Handle(0, 0)
     while at < end:
         shared, at = _number(block, at)
@@ -189,8 +200,10 @@ def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
 
 
 def _unsnapped(data: bytes, size_bytes: int) -> bytes:
-    """Return the content of Snappy-compressed data. A copy element may overlap the end of the
-    output."""
+    """Return the content of Snappy-compressed data.
+
+    A copy element may overlap the end of the output.
+    """
     out, at = bytearray(), 0
     while at < len(data):
         tag = data[at]

@@ -1,4 +1,4 @@
-"""The rows of an archive: Ozone's tables as RocksDB exports them (`db/*.data`).
+"""The rows of an archive: Ozone's tables in the files that RocksDB exports (`db/*.data`).
 
 Each table is one sorted table file, or an empty file if it has no rows. The files are ingested into
 an empty database. The rows are then read from this database like those of a volume
@@ -40,8 +40,11 @@ SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
 def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
-    """Store the file of one table. Raise RefusedError if the table is not used (an empty table
-    RETIRED is ignored), too large, or repeated."""
+    """Store the file of one table.
+
+    Raise RefusedError if the table is unknown, too large, or repeated. Ignore an empty table
+    RETIRED, which older releases of Ozone still send.
+    """
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if name == RETIRED:
         if entry.size_bytes:
@@ -61,8 +64,10 @@ def keep_table(entry: ArchiveEntry, scratch: Scratch) -> None:
 
 @contextmanager
 def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]:
-    """Open the stored tables during the body; yield their rows. Raise RefusedError if a table is
-    damaged, or if there is no table of blocks."""
+    """Open the stored tables for a `with` block, which receives their rows.
+
+    Raise RefusedError if a table is damaged, or if there is no table of blocks.
+    """
     rocks = library()
     files = {name: scratch / f"{name}{TABLE_SUFFIX}" for name in READ}
     if not files[READ[0]].exists():
@@ -72,7 +77,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
         _check_blocks(name, files[name])
     options = _options(rocks)
     options.create_missing_column_families(True)
-    with _refused():  # create all at once, because each further one costs a manifest
+    with _refused():  # together, because each later one rewrites the manifest
         families = {name: _options(rocks) for name in names}
         database = rocks.Rdict(str(scratch / "ingested"), options, column_families=families)
     try:
@@ -88,7 +93,7 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
 
 
 def _check_blocks(name: str, path: Path) -> None:
-    """Raise RefusedError if a block in a table states a size that no valid block has."""
+    """Raise RefusedError if a block in a table states a size that no valid block can have."""
     try:
         with scratch_errors():
             check_blocks(path, BLOCK_BYTES_MAX)
@@ -101,8 +106,10 @@ class _Tables(DatabaseView):
     """The tables of an archive, with a limit on their unpacked size."""
 
     def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Yield keys and values in batches. Raise RefusedError if the table exceeds
-        TABLE_BYTES_MAX, or if a row exceeds ROW_BYTES_MAX."""
+        """Yield (list of keys, list of values) in batches.
+
+        Raise RefusedError if the table exceeds TABLE_BYTES_MAX, or if a row exceeds ROW_BYTES_MAX.
+        """
         size_bytes = 0
         for keys, values in super().batches(family, prefix):
             size_bytes += sum(map(len, keys)) + sum(map(len, values))
@@ -123,10 +130,10 @@ def _check_size(name: str, size_bytes: int) -> None:
 
 
 def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -> None:
-    """Write the file of one table in the form that Ozone ingests. `rows` must be sorted by key. If
-    there are no rows, the file is empty.
+    """Write the file of one table in the format that Ozone ingests. `rows` must be sorted by key.
 
-    Raise RefusedError if the library is not installed, UnavailableError if it cannot be written.
+    If there are no rows, the file is empty. Raise RefusedError if the library is not installed, and
+    UnavailableError if the file cannot be written.
     """
     path = scratch / f"{name}{TABLE_SUFFIX}"
     first = next(rows, None)

@@ -1,1 +1,1 @@
-"""Random samples of chunks, read from the disks and judged one by one."""
+"""Random samples of chunks, which are read from the disks and checked one by one."""

@@ -1,4 +1,4 @@
-"""Check of one chunk on its disk, judged as by a scan (`scanner.chunk_verdict`)."""
+"""Check of one chunk on its disk, with the rules of a scan (`scanner.chunk_verdict`)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -15,9 +15,12 @@ BAD_KEPT_MAX: Final = 1_000  # damaged chunks that a result lists; further ones 
 
 @dataclass(frozen=True, slots=True)
 class ChunkCheck:
-    """Result of the check of one chunk. `judgement` is None unless the chunk is damaged.
-    `is_decided` is False if repeated reads or the checksum libraries disagreed, or a read failed
-    for a transient reason."""
+    """Result of the check of one chunk.
+
+    `judgement` describes the damage, and is None unless the chunk is damaged. `is_decided` is False
+    if repeated reads or the checksum libraries disagreed, or if a read failed for a transient
+    reason.
+    """
 
     bytes_read: int
     judgement: ChunkJudgement | None = None
@@ -26,13 +29,13 @@ class ChunkCheck:
 
 @dataclass(frozen=True, slots=True)
 class PlacedChunk:
-    """Reader of a block's bytes on its disk (`scanner.ports.BlockFileReader`)."""
+    """Reads the bytes of a block from its disk (`scanner.ports.BlockFileReader`)."""
 
     place: BlockBytes
 
     @property
     def size_bytes(self) -> int:
-        """Size of the block on disk."""
+        """Size of the block on disk, in bytes."""
         return self.place.size_bytes()
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
@@ -47,11 +50,14 @@ class PlacedChunk:
             return b""
 
     def close(self) -> None:
-        """Do nothing: each read opens the file."""
+        """Do nothing, because each read opens and closes the file."""
 
 
 def check_chunk(place: BlockBytes, chunk: ChunkInfo) -> ChunkCheck:
-    """Read one chunk and judge it. Read it again if it does not match its row."""
+    """Read one chunk and return whether it is damaged.
+
+    If it does not match its row, read it again.
+    """
     medium, bytes_read = PlacedChunk(place), 0
     try:
         data = medium.reread_past_cache(chunk.offset, chunk.length_bytes)
@@ -82,7 +88,7 @@ def record_check(
     *,
     now_ms: int,
 ) -> None:
-    """Add the check of one drawn chunk to the result of a sample."""
+    """Add the check of one chunk to the result of a sample."""
     result.read_count += 1
     result.bytes_read += check.bytes_read
     result.undecided_count += not check.is_decided

@@ -1,8 +1,9 @@
-"""Random samples of this agent's chunks, read from the disks at the pace of scans.
+"""Random samples of this agent's chunks, read from the disks at the rate of scans.
 
 Each committed chunk with a checksum has the same probability. A chunk that disappears or is
-rewritten between count and read is counted separately, not as part of the sample. If a chunk is
-damaged, a scan of its replica is requested. The sample itself records and repairs no damage.
+rewritten between the count and the read is counted separately, not as part of the sample. If a
+chunk is damaged, a scan of its replica is requested. The sample itself records and repairs no
+damage.
 """
 
 from collections import deque
@@ -37,14 +38,14 @@ def has_sums(chunk: ChunkInfo) -> bool:
 
 @dataclass(slots=True)
 class _Paces:
-    """The pace of reads on each volume, equal to the pace of a scan for which a caller waits."""
+    """The rate limits of reads on each volume, as for a scan for which a caller waits."""
 
     made: Callable[[str], ScanPace]
     is_over: Callable[[], bool]
     known: dict[str, ScanPace] = field(default_factory=dict)
 
     def of(self, volume_id: str) -> ScanPace:
-        """Return the pace of one volume."""
+        """Return the rate limit of one volume."""
         if volume_id not in self.known:
             self.known[volume_id] = self.made(volume_id)
             self.known[volume_id].begin(self.is_over)
@@ -53,9 +54,9 @@ class _Paces:
 
 @dataclass(eq=False)
 class ChunkSampler:
-    """Draws samples for waiting callers, one at a time.
+    """Draws samples for waiting callers, one sample at a time.
 
-    `pace` returns the pace for a volume id. `request_scan` requests a scan of a replica.
+    `pace` returns the rate limit for a volume id. `request_scan` requests a scan of a replica.
     """
 
     store: ReplicaStore
@@ -70,9 +71,9 @@ class ChunkSampler:
         self._place = BoundedSemaphore(1)
 
     def run(self, draw: SampleSpec, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
-        """Draw a sample; yield progress, then the result.
+        """Check a random sample of chunks. Yield the progress, and at last the result.
 
-        Raise UnavailableError(BUSY) if another sample is being drawn, or if the agent stops.
+        Raise UnavailableError(BUSY) if another sample is being checked, or if the agent stops.
         """
         if not self._place.acquire(blocking=False):
             raise UnavailableError(
@@ -91,7 +92,7 @@ class ChunkSampler:
     def _run(
         self, draw: SampleSpec, result: SampleResult, is_over: Callable[[], bool]
     ) -> Iterator[None]:
-        """Fill `result` with the sample; yield when progress is due."""
+        """Fill `result` with the sample. Yield each time that the progress is to be reported."""
         paces = _Paces(self.pace, is_over)
         wanted = deque(drawn(draw.chunk_count, drawn_count=draw.drawn_count, seed=draw.seed))
         told_at_s = self.clock.monotonic_s()
@@ -110,10 +111,10 @@ class ChunkSampler:
     def _replica(
         self, container_id: ContainerId, wanted: deque[int], result: SampleResult, paces: _Paces
     ) -> Iterator[None]:
-        """Count the chunks of one replica and read its drawn chunks; yield after each step.
+        """Count the chunks of one replica, and check those in the sample. Yield after each step.
 
-        `wanted` has the indexes of the drawn chunks, counted over all replicas. The indexes of this
-        replica are removed from it.
+        `wanted` has the indexes of the chunks in the sample, counted over all replicas. The indexes
+        of this replica are removed from it.
         """
         left_count = 0
         try:
@@ -139,8 +140,10 @@ class ChunkSampler:
             result.note_unread(f"container {container_id}: {error}")
 
     def _count(self, container_id: ContainerId, result: SampleResult) -> int:
-        """Return the number of chunks with checksums. Count the chunks without checksums and the
-        damaged rows in `result`."""
+        """Return the number of chunks with checksums.
+
+        Add the numbers of chunks without checksums and of damaged rows to `result`.
+        """
         count = 0
         for block_id, row in self.store.view(container_id).block_rows():
             try:
@@ -156,7 +159,7 @@ class ChunkSampler:
     def _drawn(
         self, container_id: ContainerId, numbers: Sequence[int]
     ) -> Iterator[tuple[BlockId, ChunkInfo]]:
-        """Yield the drawn chunks of a replica, in the order in which they were counted."""
+        """Yield the chunks of a replica that are in the sample, in the order of the count."""
         wanted = iter(numbers)
         number, at = next(wanted, -1), 0
         if number < 0:
@@ -178,8 +181,11 @@ class ChunkSampler:
         result: SampleResult,
         pace: Callable[[int], None],
     ) -> None:
-        """Read one chunk and record its check in `result`. If the chunk seems damaged, or its check
-        is undecided, repeat the check under the replica's lease."""
+        """Read one chunk and record its check in `result`.
+
+        If the chunk seems damaged, or its check is undecided, repeat the check with the replica's
+        lease.
+        """
         try:
             spot = self._checked(container_id, block_id, chunk)
             if spot is not None and (spot.judgement is not None or not spot.is_decided):
@@ -199,8 +205,11 @@ class ChunkSampler:
     def _checked(
         self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
     ) -> ChunkCheck | None:
-        """Return the check of a chunk at its current location; None if the block no longer has the
-        chunk. Raise SutureError if the replica or the block cannot be read."""
+        """Return the check of a chunk at its current location.
+
+        Return None if the block no longer has the chunk. Raise SutureError if the replica or the
+        block cannot be read.
+        """
         readable = self.store.view(container_id).readable(block_id)
         if chunk not in readable.block.chunks:
             return None

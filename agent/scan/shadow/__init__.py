@@ -1,1 +1,1 @@
-"""Shadow hashing: a sample of the reads is hashed again, by other code in another process."""
+"""Shadow hashing: other code in another process computes the checksums of some reads again."""

@@ -1,9 +1,9 @@
-"""Shadow hashing: for some hours after an upgrade, one in a hundred reads is hashed twice.
+"""Shadow hashing: after an upgrade, the checksums of one in a hundred reads are computed twice.
 
 A new version that accepts wrong bytes, or rejects correct ones, would change trees and start
-repairs across a cluster before an operator notices. Other code in another process therefore hashes
-a sample of a scan's reads again. If the two results differ, the scan's verdict is held back, and
-sampling continues until the agent is restarted.
+repairs across a cluster before an operator notices. Therefore, for some hours, other code in
+another process computes the checksums of a sample of the reads again. If the two results differ,
+the result of the scan is held back, and sampling continues until the agent is restarted.
 """
 
 import random
@@ -34,11 +34,14 @@ Place = tuple[BlockId, int]
 
 
 class OpenReader(ReplicaReader, Protocol):
-    """A replica that is open for reading."""
+    """A replica that is open for reading by a scan."""
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool], /) -> ScanOutcome:
-        """Return the final outcome after the scan has read all blocks. `spend` accounts for a read,
-        and returns whether the scan may continue. Raise SutureError if a further read fails."""
+        """Return the final outcome after the scan has read all blocks.
+
+        `spend` accounts for a further read, and returns whether the scan may continue. Raise
+        SutureError if a further read fails.
+        """
         ...
 
     def close(self) -> None:
@@ -47,7 +50,10 @@ class OpenReader(ReplicaReader, Protocol):
 
 
 class ShadowHashing:
-    """Selects the reads to hash twice, and counts them. All scanning threads share it."""
+    """Selects the reads whose checksums are computed twice, and counts them.
+
+    All scanning threads share one object.
+    """
 
     def __init__(
         self,
@@ -58,9 +64,12 @@ class ShadowHashing:
         share: float = SHARE,
         on_difference: Callable[[], None] = lambda: None,
     ) -> None:
-        """`upgraded_at_ms` returns when this version first ran on this host; 0 = no other version
-        ran before. `sums` computes the second checksums; the default is
-        `agent.scan.shadow.reference_checksums`."""
+        """Store the parameters. The second process starts with the first selected read.
+
+        `upgraded_at_ms` returns when this version first ran on this host, or 0 if no other version
+        ran before. `sums` computes the second checksums. The default is
+        `agent.scan.shadow.reference_checksums`.
+        """
         self._upgraded_at_ms = upgraded_at_ms
         self._clock = clock
         self._hasher = ReferenceChecksums()
@@ -74,7 +83,7 @@ class ShadowHashing:
         self.difference_count = 0
 
     def is_active(self) -> bool:
-        """Return whether a sample of the reads is hashed twice now."""
+        """Return whether the checksums of a sample of the reads are computed twice now."""
         if not self._is_available:
             return False
         since_ms = self._upgraded_at_ms()
@@ -82,8 +91,10 @@ class ShadowHashing:
         return bool(self.difference_count) or (since_ms > 0 and 0 <= age_ms < SHADOW_S * 1000)
 
     def status(self) -> datanode_pb2.ShadowHashing:
-        """Return whether shadow hashing is active, with the numbers of comparisons and
-        differences."""
+        """Return whether shadow hashing is active, and the numbers of its comparisons.
+
+        These are the numbers of compared and of differing chunks.
+        """
         return datanode_pb2.ShadowHashing(
             running=self.is_active(),
             compared_count=self.hashed_count,
@@ -91,17 +102,19 @@ class ShadowHashing:
         )
 
     def watch(self, reader: OpenReader) -> "ShadowedReader":
-        """Return a reader that hashes a sample of its reads twice."""
+        """Return a reader that computes the checksums of a sample of its reads twice."""
         return ShadowedReader(self, reader, self._clock)
 
     def draw(self) -> bool:
-        """Return whether to hash this read twice."""
+        """Return True, at random, if the checksums of this read are to be computed twice."""
         with self._lock:
             return self._is_available and self._chance.random() < self._share
 
     def fits(self, chunk: ChunkInfo, data: bytes) -> bool | None:
-        """Return whether the second checksums match the chunk's row; None if the other process
-        fails."""
+        """Return whether the second checksums of `data` match the row of the chunk.
+
+        Return None if the second process fails.
+        """
         try:
             sums = self._sums(chunk.checksum_type, chunk.bytes_per_checksum, data)
         except ReferenceUnavailable as error:
@@ -113,20 +126,25 @@ class ShadowHashing:
         return len(data) == chunk.length_bytes and sums == chunk.window_checksums
 
     def differed(self, container_id: ContainerId, places: list[str]) -> None:
-        """Count and log a scan whose findings disagree with the second checksums of the chunks at
-        `places`."""
+        """Count and log a scan whose findings contradict the second checksums.
+
+        `places` describes the chunks.
+        """
         with self._lock:
             self.difference_count += 1
         self._on_difference()
         log.error("shadow_hash_mismatched", container_id=container_id, places=places)
 
     def close(self) -> None:
-        """End the other process."""
+        """Stop the process that computes the second checksums."""
         self._hasher.close()
 
 
 class ShadowedReader:
-    """A replica reader that hashes a sample of its reads twice (`scanner.ports.ReplicaReader`)."""
+    """A replica reader that computes the checksums of a sample of its reads twice.
+
+    Implements `scanner.ports.ReplicaReader`.
+    """
 
     def __init__(self, shadow: ShadowHashing, reader: OpenReader, clock: Clock) -> None:
         self._shadow = shadow
@@ -143,12 +161,12 @@ class ShadowedReader:
         self.is_current = reader.is_current
 
     def difference(self, outcome: ScanOutcome) -> str:
-        """Return a text for the first chunk whose second checksums disagree with the findings.
+        """Return a text about the first chunk whose second checksums contradict the scan.
 
-        Return "" if all agree. They disagree if the second checksums match for a chunk with a
-        finding, or do not match for a chunk without a finding. The second case is ignored if the
-        scan stopped early or the replica changed, because such a scan commits no tree. Failed
-        second checksums and incomplete lists of findings are ignored.
+        Return "" if there is no contradiction. It is a contradiction if the second checksums match
+        for a chunk with a finding, or do not match for a chunk without a finding. The second case
+        is ignored if the scan stopped early or the replica changed, because such a scan commits no
+        tree. Nothing is compared if the list of findings is incomplete.
         """
         found = {(one.block_id, one.offset) for one in outcome.findings if one.offset >= 0}
         if outcome.finding_count > len(outcome.findings):
@@ -168,7 +186,7 @@ class ShadowedReader:
         return f"by the former code, {wrong[0]}"
 
     def shadow_check(self, block_id: BlockId, offset: int, view: memoryview) -> None:
-        """Hash the chunks of a read again if the read is selected."""
+        """If this read is selected, compute the checksums of its chunks again."""
         elapsed_s = self._clock.monotonic_s() - self._begun_at_s
         if not self._shadow.draw() or self._spent_s > TIME_SHARE_MAX * max(elapsed_s, 1.0):
             return
@@ -198,22 +216,25 @@ class ShadowedReader:
 
     @property
     def container_id(self) -> ContainerId:
-        """Container of this replica."""
+        """Id of the container of this replica."""
         return self._reader.container_id
 
     def open_block(self, block_id: BlockId) -> BlockFileReader:
-        """Open a block's file. A sample of its reads is hashed twice."""
+        """Open the file of a block. The checksums of a sample of its reads are computed twice."""
         return _ShadowedBlock(self, self._reader.open_block(block_id), block_id)
 
     def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:
-        """Read a small block, and hash it twice if the read is selected."""
+        """Read a small block. If the read is selected, compute its checksums twice."""
         view = self._reader.read_whole(block_id, length_bytes)
         self.shadow_check(block_id, 0, view)
         return view
 
 
 class _ShadowedBlock:
-    """An open block file that hashes some of its reads twice (`scanner.ports.BlockFileReader`)."""
+    """An open block file. The checksums of a sample of its reads are computed twice.
+
+    Implements `scanner.ports.BlockFileReader`.
+    """
 
     def __init__(self, shadowed: ShadowedReader, file: BlockFileReader, block_id: BlockId) -> None:
         self._shadowed = shadowed
@@ -222,17 +243,20 @@ class _ShadowedBlock:
 
     @property
     def size_bytes(self) -> int:
-        """Current length of the file."""
+        """Current length of the file in bytes."""
         return self._file.size_bytes
 
     def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read into a reused buffer, and hash the data twice if the read is selected."""
+        """Read into a reused buffer. If the read is selected, compute its checksums twice."""
         view = self._file.read(offset, length_bytes)
         self._shadowed.shadow_check(self._block_id, offset, view)
         return view
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> Content:
-        """Read from the disk again, past the page cache. Such reads are not hashed twice."""
+        """Read from the disk again, past the page cache.
+
+        The checksums of such reads are computed once.
+        """
         return self._file.reread_past_cache(offset, length_bytes)
 
     def close(self) -> None:

@@ -25,19 +25,24 @@ STOP_S: Final = 5.0
 
 
 class ReferenceUnavailable(Exception):
-    """The other process has failed, so there is no second checksum."""
+    """The second process has failed, so there is no second checksum."""
 
 
 class ReferenceChecksums:
-    """Client of the hashing process, which starts at the first request. Thread-safe."""
+    """Client of the process that computes second checksums. Thread-safe.
+
+    The process starts with the first request.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def sums(self, checksum_type: ChecksumType, window_bytes: int, data: bytes) -> bytes:
-        """Return the window checksums of `data`. Raise ReferenceUnavailable if the process
-        fails."""
+        """Return the window checksums of `data`, computed by the second process.
+
+        Raise ReferenceUnavailable if the process fails.
+        """
         with self._lock:
             try:
                 if self._process is None:
@@ -48,7 +53,7 @@ class ReferenceChecksums:
                 raise ReferenceUnavailable(str(error)) from error
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process that computes the second checksums."""
         with self._lock:
             self._end()
 
@@ -89,7 +94,7 @@ def _asked(
 
 
 def _read(pipe: IO[bytes], length_bytes: int) -> bytes:
-    """Return `length_bytes` bytes. Raise EOFError if the other end has closed the pipe."""
+    """Return `length_bytes` bytes from a pipe. Raise EOFError if the other end has closed it."""
     data = pipe.read(length_bytes)
     if len(data) < length_bytes:
         raise EOFError(f"{len(data)} of {length_bytes} bytes, then nothing more")
@@ -97,7 +102,7 @@ def _read(pipe: IO[bytes], length_bytes: int) -> bytes:
 
 
 def main() -> None:
-    """Answer requests until stdin ends."""
+    """Answer the requests on stdin until it ends."""
     with suppress(PermissionError):  # a unit's SystemCallFilter= may refuse it
         os.nice(NICE)
     source, sink = sys.stdin.buffer, sys.stdout.buffer

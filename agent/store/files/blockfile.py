@@ -1,7 +1,7 @@
 """Block files: one file per block, each chunk at its own offset.
 
-Bytes after the last recorded chunk are garbage of a write that was interrupted before it was
-acknowledged. They are never read. The next write overwrites or truncates them.
+A write that was interrupted before its acknowledgement leaves bytes after the last recorded chunk.
+These bytes are never read. The next write overwrites or truncates them.
 """
 
 import errno
@@ -32,7 +32,10 @@ NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})
 
 
 def size_bytes(path: Path) -> int:
-    """Return the size of a block file in bytes; `ABSENT` if there is no regular file."""
+    """Return the size of a block file in bytes.
+
+    Return `ABSENT` if there is no regular file at `path`.
+    """
     try:
         facts = path.lstat()
     except FileNotFoundError:
@@ -41,7 +44,7 @@ def size_bytes(path: Path) -> int:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a block file. Follow no symbolic link in the place of the file or of its directory.
+    """Open a block file. Do not follow a symbolic link at the path of the file or of its directory.
 
     Raise FileNotFoundError if there is no regular file, and OSError if it cannot be opened.
     """
@@ -49,7 +52,11 @@ def _open(path: Path, flags: int) -> int:
 
 
 def _open_in(directory: Path, name: str, flags: int) -> int:
-    """Open a file by its directory and name. Opening by one long path would take twice the time."""
+    """Open a file in `directory`. Return its descriptor.
+
+    The directory and the file are opened separately, because opening one long path takes twice the
+    time.
+    """
     try:
         directory_fd = os.open(directory, DIRECTORY_FLAGS)
     except NotADirectoryError as error:  # also raised for a symbolic link to a directory
@@ -70,7 +77,10 @@ def _open_in(directory: Path, name: str, flags: int) -> int:
 
 @contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a file of a replica for a `with` block. Raise OSError if it cannot be opened."""
+    """Open a file of a replica for a `with` block, which receives its descriptor.
+
+    Raise OSError if the file cannot be opened.
+    """
     fd = _open(path, flags)
     try:
         yield fd
@@ -79,14 +89,18 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def read(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes in the range, fewer at the end of the file. Raise OSError if the read
-    fails."""
+    """Return `length_bytes` bytes at `offset`, or fewer if the file ends before that.
+
+    Raise OSError if the read fails.
+    """
     return read_in(path.parent, path.name, offset, length_bytes)
 
 
 def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes in the range of a file given by its directory and name, fewer at the end of
-    the file."""
+    """Return `length_bytes` bytes at `offset` of the file `name` in `directory`.
+
+    Return fewer bytes if the file ends before that. Raise OSError if the read fails.
+    """
     fd = _open_in(directory, name, os.O_RDONLY)
     try:
         data = os.pread(fd, length_bytes, offset)
@@ -96,9 +110,10 @@ def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes
 
 
 def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
-    """Return the bytes on the disk, not those in the page cache. Raise OSError if the read fails.
+    """Return the bytes of a range from the disk, bypassing the page cache.
 
-    If the file system has no O_DIRECT, the file's cached pages are dropped before the read.
+    If the file system refuses O_DIRECT, or the direct read fails, drop the file's cached pages and
+    repeat the read without O_DIRECT. Raise OSError if this read fails, too.
     """
     try:
         fd = _open(path, os.O_RDONLY | os.O_DIRECT)
@@ -114,17 +129,21 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    """Return the bytes on disk in several ranges (offset, length in bytes) of one file, which is
-    opened once. An item is None if its range is unreadable."""
+    """Return the bytes of several ranges of one file from the disk, in the order of `spans`.
+
+    Each span is (offset, length in bytes). An item is None if its range cannot be read.
+    """
     return of_each_past_cache(path, spans, bytes)
 
 
 def of_each_past_cache(
     path: Path, spans: Sequence[tuple[int, int]], use: Callable[[bytes | memoryview], T]
 ) -> list[T | None]:
-    """Read each range from the disk, as `read_each_past_cache` does, and call `use` with its bytes.
-    Return the results; the result is None for an unreadable range. The memory of the bytes is
-    reused for the next range."""
+    """Read each span from the disk, call `use` with its bytes, and return the results of the calls.
+
+    Each span is (offset, length in bytes). A result is None if its range cannot be read. `use` must
+    not keep the bytes, because their memory is reused for the next range.
+    """
     if len(spans) > 1:
         # If a range fails, each range is read alone, so that a failure affects no other range.
         with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
@@ -142,17 +161,18 @@ def of_each_past_cache(
 
 
 def checksum_of(data: bytes) -> bytes:
-    """Return a checksum to compare two reads of the same range."""
+    """Return a checksum of `data`, with which two reads of the same range are compared."""
     return xxhash.xxh3_128_digest(data)
 
 
 def read_agreed(read: Callable[[], bytes], before: bytes, seen: bytes = b"") -> bytes:
-    """Repeat a read until two consecutive reads return the same bytes; return these, or b"" if all
-    reads differ. `before` is the first read.
+    """Repeat a read until two consecutive reads return the same bytes. Return these bytes.
 
-    A single read may have been altered in memory, and must not be written back over intact bytes.
-    `seen` is the checksum of an earlier read, or b""; if `before` matches it, nothing is read
-    again. Raise OSError if a read fails.
+    Return b"" if the reads still differ after REREADS_MAX attempts. `before` has the bytes of the
+    first read. `seen` is the checksum of an earlier read, or b"". If `before` matches `seen`,
+    return `before` without another read. Raise OSError if a read fails.
+
+    A single read may have been altered in memory, and must not be written over intact bytes.
     """
     if seen and checksum_of(before) == seen:
         return before
@@ -165,7 +185,7 @@ def read_agreed(read: Callable[[], bytes], before: bytes, seen: bytes = b"") -> 
 
 
 def _read_aligned(fd: int, memory: memoryview, offset: int, length_bytes: int) -> memoryview:
-    """Read a range into aligned memory; return the part of the memory that has the range."""
+    """Read a range into aligned memory. Return a view of the part that contains the range."""
     start = offset - offset % ALIGNMENT_BYTES
     view = memory[: _end(offset + length_bytes) - start]
     filled = 0
@@ -178,13 +198,16 @@ def _read_aligned(fd: int, memory: memoryview, offset: int, length_bytes: int) -
 
 
 def _end(offset: int) -> int:
-    """Return `offset`, rounded up to the alignment of O_DIRECT."""
+    """Return `offset`, rounded up to a multiple of ALIGNMENT_BYTES."""
     return -(-offset // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _aligned(length_bytes: int) -> memoryview:
-    """Return aligned memory for O_DIRECT, from the heap. A new mapping for each read would need new
-    pages from the kernel, which take longer than the read."""
+    """Return `length_bytes` of memory from the heap, aligned for O_DIRECT.
+
+    A memory map per read would be slower: the kernel needs more time for its new pages than for the
+    read.
+    """
     memory = np.empty(length_bytes + ALIGNMENT_BYTES, np.uint8)
     skipped_bytes = -memory.__array_interface__["data"][0] % ALIGNMENT_BYTES
     return memory.data[skipped_bytes : skipped_bytes + length_bytes]
@@ -210,10 +233,10 @@ def _read(fd: int, offset: int, length_bytes: int) -> bytes:
 
 
 def append(path: Path, data: bytes, offset: int) -> None:
-    """Write `data` durably at `offset`, the end of the recorded part of the block.
+    """Write `data` durably at `offset`, which is the end of the recorded part of the block.
 
-    Bytes after `offset` are truncated first. Raise SutureError if the truncation or the write
-    fails; the recorded part is then unchanged.
+    Truncate the bytes after `offset` first. Raise SutureError if the truncation or the write fails.
+    The recorded part is then unchanged.
     """
     created = False
     with disk_errors(path):
@@ -240,8 +263,10 @@ def append(path: Path, data: bytes, offset: int) -> None:
 
 
 def create(name: str, directory_fd: int) -> int | None:
-    """Create the file of a new block; return its descriptor, or None if the name exists. Raise
-    OSError if it cannot be created."""
+    """Create the file of a new block. Return its descriptor, or None if the name exists already.
+
+    Raise OSError if the file cannot be created.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | FILE_FLAGS
     try:
         return os.open(name, flags, FILE_MODE, dir_fd=directory_fd)
@@ -250,17 +275,21 @@ def create(name: str, directory_fd: int) -> int | None:
 
 
 def check_single(fd: int) -> None:
-    """Raise OSError if the file has more than one hard link, because a write would also change the
-    file under its other names. The caller then needs `agent.store.replica.path_conflicts`, which
-    replaces the file by a copy with one hard link."""
+    """Raise OSError if the file has more than one hard link.
+
+    A write would also change the file under its other names. After this error, the caller can use
+    `agent.store.replica.path_conflicts` to replace the file by a copy with one hard link.
+    """
     names = os.fstat(fd).st_nlink
     if names > 1:
         raise OSError(errno.EMLINK, f"the file has {names} names and is not written in place")
 
 
 def forget_tail(path: Path, offset: int) -> None:
-    """Remove the bytes that `append` wrote at `offset` and that could not be recorded. Ignore
-    errors, because bytes after the recorded part are never read."""
+    """Remove the bytes that `append` wrote at `offset`, after their chunk could not be recorded.
+
+    Ignore errors, because bytes after the recorded part are never read.
+    """
     with suppress(OSError):
         if offset == 0:
             path.unlink()
@@ -277,8 +306,10 @@ def _truncate_append(fd: int, path: Path, offset: int, *, created: bool) -> None
 
 
 def overwrite(path: Path, data: bytes, offset: int) -> None:
-    """Write `data` durably over existing bytes, or at the end of the file. Raise OSError if the
-    write fails, or `RefusedError(CHUNK_GAP)` if the write would leave a hole."""
+    """Write `data` durably at `offset`, over existing bytes or at the end of the file.
+
+    Raise OSError if the write fails. Raise `RefusedError(CHUNK_GAP)` if `offset` is beyond the end.
+    """
     overwrite_pieces(path, [(offset, data)])
     sync_directory(path.parent)
 
@@ -286,8 +317,11 @@ def overwrite(path: Path, data: bytes, offset: int) -> None:
 def overwrite_pieces(
     path: Path, pieces: Iterable[tuple[int, bytes]], *, is_synced: bool = True
 ) -> None:
-    """Write each piece at its offset, over existing bytes or at the end. Sync the file if
-    `is_synced`. The name of a new file is not durable yet. Raise the errors of `overwrite`."""
+    """Write each (offset, bytes) piece over existing bytes, or at the end of the file.
+
+    Sync the file if `is_synced`. If the file is new, its name is not durable yet. Raise the same
+    errors as `overwrite`.
+    """
     with opened(path, os.O_RDWR | os.O_CREAT) as fd:
         check_single(fd)
         for offset, data in pieces:
@@ -298,8 +332,10 @@ def overwrite_pieces(
 
 
 def write_new(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a new file that consists of these pieces in order, and sync it. Its name is not durable
-    yet. Raise OSError if a write or the sync fails."""
+    """Create a file that consists of these pieces in order, and sync its content.
+
+    The name of the file is not durable yet. Raise OSError if a write or the sync fails.
+    """
     with opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as fd:
         offset = 0
         for data in pieces:
@@ -314,10 +350,11 @@ def _write_piece(fd: int, data: bytes, offset: int) -> None:
 
 
 def _write_direct(fd: int, data: bytes, offset: int) -> bool:
-    """Write a long piece past the page cache, because new cache pages cost more time than the disk.
+    """Write a long piece with O_DIRECT. Return True if this wrote the piece.
 
-    Return True if the piece was written. Return False if it is short or not aligned, or if the file
-    system does not support O_DIRECT. Raise OSError if the write fails.
+    Return False if the piece is short or not aligned, or if the file system refuses O_DIRECT. Raise
+    OSError if the write fails. O_DIRECT is faster for long pieces, because the allocation of new
+    cache pages takes more time than the disk.
     """
     if len(data) < DIRECT_BYTES_MIN or (offset | len(data)) % ALIGNMENT_BYTES:
         return False
@@ -336,7 +373,7 @@ def _write_direct(fd: int, data: bytes, offset: int) -> bool:
 
 
 def truncate(path: Path, length_bytes: int) -> None:
-    """Truncate a file durably. Raise OSError if this fails."""
+    """Truncate a file to `length_bytes`, durably. Raise OSError if this fails."""
     with opened(path, os.O_RDWR) as fd:
         check_single(fd)
         os.ftruncate(fd, length_bytes)
@@ -344,8 +381,10 @@ def truncate(path: Path, length_bytes: int) -> None:
 
 
 def check_reached(path: Path, size_bytes: int, offset: int) -> None:
-    """Raise RefusedError if `offset` is beyond the end of the file. A write there would leave a
-    hole, which reads as zeros."""
+    """Raise `RefusedError(CHUNK_GAP)` if `offset` is beyond the end of a file of `size_bytes`.
+
+    A write at this offset would leave a hole, which reads as zeros.
+    """
     if size_bytes < offset:
         raise RefusedError(
             Code.CHUNK_GAP,

@@ -1,8 +1,8 @@
-"""Disks that store a directory, and the kernel's I/O counters of a block device.
+"""Disks below a directory, and the kernel's I/O counters of a block device.
 
-The device number of a directory leads to its partition in /sys/dev/block, and from there to the
-disk, or to the lower disks of a device mapper. A file system without a disk (memory, network,
-overlay) has neither disks nor counters.
+The device number of a directory identifies its partition in /sys/dev/block. The entry of the
+partition leads to the disk, or to the disks below a device mapper. A file system in memory, on the
+network, or an overlay has neither disks nor counters.
 """
 
 import os
@@ -16,8 +16,11 @@ STAT_FIELDS_MIN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class DiskCounters:
-    """The kernel's counters since boot: completed reads and writes, and their total milliseconds
-    including queueing."""
+    """The kernel's counters of a device since boot.
+
+    The fields are the number of completed reads and writes, and the total time of each kind in
+    milliseconds, including the time in queues.
+    """
 
     reads: int
     read_ms: int
@@ -26,8 +29,10 @@ class DiskCounters:
 
 
 def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
-    """Return the /sys directory of the block device that has `directory`; None if there is none or
-    it is unknown."""
+    """Return the /sys directory of the block device that stores `directory`.
+
+    Return None if the file system has no block device, or if the device is unknown.
+    """
     try:
         number = directory.stat().st_dev
         place = sysfs / "dev" / "block" / f"{os.major(number)}:{os.minor(number)}"
@@ -37,7 +42,10 @@ def block_device(directory: Path, *, sysfs: Path = SYSFS) -> Path | None:
 
 
 def disks_of(device: Path) -> list[str]:
-    """Return the names of the disks below a block device, such as sda; at least one name."""
+    """Return the names of the disks below a block device, for example ["sda"].
+
+    The list is never empty.
+    """
     if (device / "partition").exists():
         return disks_of(device.parent)
     slaves = device / "slaves"
@@ -47,8 +55,7 @@ def disks_of(device: Path) -> list[str]:
 
 
 def counts_of(device: Path) -> DiskCounters | None:
-    """Return the kernel's counters of a block device; None if the device has no readable
-    counters."""
+    """Return the kernel's counters of a block device, or None if they cannot be read."""
     try:
         fields = [int(word) for word in (device / "stat").read_text().split()]
     except (OSError, ValueError):

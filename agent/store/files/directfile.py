@@ -1,8 +1,8 @@
-"""Write of one file past the page cache while more data arrives, with two buffers.
+"""A file writer that bypasses the page cache, with two buffers.
 
-Clients rarely read data that was just written, and the page cache would cost a copy and memory. An
-executor writes one buffer while the other is filled. Buffers are reused for later files, because
-new memory would take as long as the write.
+An executor writes one buffer to the disk while the caller fills the other. Clients rarely read data
+that was just written, and the page cache would cost a copy and memory. Buffers are reused for later
+files, because the allocation of new memory takes as long as the write.
 """
 
 import os
@@ -28,7 +28,7 @@ class Buffers:
         self._free: deque[memoryview] = deque(maxlen=KEPT_COUNT)
 
     def acquire(self) -> memoryview:
-        """Return a buffer, aligned for O_DIRECT."""
+        """Return a buffer of BUFFER_BYTES, aligned for O_DIRECT."""
         try:
             return self._free.pop()
         except IndexError:
@@ -40,10 +40,13 @@ class Buffers:
 
 
 class DirectFile:
-    """A new file. The caller ends it with `finish` or `abandon`. Every call may raise OSError."""
+    """A new file that is being written. The caller ends it with `finish` or `abandon`.
+
+    Every method may raise OSError, because each reports the errors of earlier background writes.
+    """
 
     def __init__(self, path: Path, buffers: Buffers, submit: Submit | None) -> None:
-        """Create the file; remove an existing one of that name."""
+        """Create the file. Remove an existing file of that name first."""
         self.path = path
         self.size_bytes = 0
         self._pool = buffers
@@ -54,7 +57,10 @@ class DirectFile:
         self._handed_bytes = 0  # handed to the executor
 
     def append(self, data: memoryview) -> None:
-        """Add bytes. Also raise the errors of earlier writes."""
+        """Append bytes to the file.
+
+        Raise OSError if this write or an earlier background write failed.
+        """
         self.size_bytes += len(data)
         while data:
             count = min(len(data), BUFFER_BYTES - self._filled)
@@ -65,7 +71,10 @@ class DirectFile:
                 self._flush(BUFFER_BYTES)
 
     def finish(self) -> None:
-        """Make all bytes durable, and close the file. Its name is not durable yet."""
+        """Wait for all writes, sync the content, and close the file.
+
+        The name of the file is not durable yet.
+        """
         padded = -(-self._filled // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if padded:
             self._buffers[0][self._filled : padded] = bytes(padded - self._filled)
@@ -77,7 +86,7 @@ class DirectFile:
         self._close()
 
     def abandon(self) -> None:
-        """Close the file, and remove it unless it was renamed."""
+        """Close the file, and remove it if it still has its original name."""
         self._behind.abandon()
         self._close()
         with suppress(OSError):  # if this fails, the next start removes the file

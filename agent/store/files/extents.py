@@ -1,4 +1,4 @@
-"""Data ranges and holes of a file: copies include only data, and holes stay holes.
+"""Data ranges and holes of a file. Copies contain only the data, and keep the holes.
 
 A sparse file can have any size and contain no data. Reading it to its end, or copying it byte by
 byte, would fill memory or the disk with zeros.
@@ -18,8 +18,10 @@ NO_HOLES: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})  # the file system
 
 
 def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the data ranges in `[start, end)` as (offset, end), in ascending order. Raise
-    OSError if the ranges cannot be determined."""
+    """Yield the data ranges in `[start, end)` as (offset, end), in ascending order.
+
+    Raise OSError if the ranges cannot be determined.
+    """
     while start < end:
         try:
             first = os.lseek(fd, start, os.SEEK_DATA)
@@ -37,9 +39,9 @@ def runs(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, bytes) for the data in `[start, end)`, with at most COPY_BYTES each.
+    """Yield the data in `[start, end)` as (offset, bytes), in pieces of at most COPY_BYTES.
 
-    Raise OSError; EIO if the file ends before `end`.
+    Raise OSError if a read fails. Its errno is EIO if the file ends before `end`.
     """
     for first, behind in runs(fd, start, end):
         offset = first
@@ -52,14 +54,19 @@ def pieces(fd: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def data_bytes(fd: int, start: int, end: int) -> int:
-    """Return how many bytes of `[start, end)` are not in holes. Raise OSError if the data ranges
-    cannot be read."""
+    """Return how many bytes of `[start, end)` are not in holes.
+
+    Raise OSError if the data ranges cannot be read.
+    """
     return sum(behind - first for first, behind in runs(fd, start, end))
 
 
 def copy(fd: int, target: Path, *, start: int, end: int) -> None:
-    """Copy `[start, end)` to a new file, durably and with its holes, and verify the copy by reading
-    it. The name of the file is not durable yet. Raise OSError if the copy fails."""
+    """Copy `[start, end)` to the new file `target`, and keep the holes.
+
+    Sync the new file, and verify it by reading it. The name of the new file is not durable yet.
+    Raise OSError if the copy fails.
+    """
     target_fd = open_new(target)
     try:
         os.ftruncate(target_fd, end - start)

@@ -1,7 +1,7 @@
 """Extents of a file on its device, from the kernel's FIEMAP ioctl.
 
-ext4, XFS, Btrfs and others support FIEMAP; file systems without a disk (memory, network, overlay)
-do not. The layout is that of `struct fiemap` in linux/fiemap.h. The ioctl needs no privilege.
+ext4, XFS, Btrfs and others support FIEMAP. File systems without a disk (memory, network, overlay)
+do not. The binary format is `struct fiemap` of linux/fiemap.h. The ioctl needs no privilege.
 """
 
 import errno
@@ -30,8 +30,10 @@ assert (HEADER.size, EXTENT.size) == (32, 56), "as linux/fiemap.h has them"
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A contiguous part of a file on the device: offset in the file, offset on the device, length;
-    all in bytes."""
+    """A contiguous part of a file on the device.
+
+    `offset` is the position in the file, `physical` the position on the device, both in bytes.
+    """
 
     offset: int
     physical: int
@@ -39,15 +41,15 @@ class Extent:
 
     @property
     def physical_end(self) -> int:
-        """First byte of the device after the extent."""
+        """Offset in bytes of the first byte on the device after the extent."""
         return self.physical + self.length_bytes
 
 
 def extents_of(fd: int, offset: int = 0, length_bytes: int = (1 << 63) - 1) -> Iterator[Extent]:
-    """Yield the extents of `[offset, offset + length_bytes)` of an open file, by ascending offset;
-    at most EXTENTS_MAX. Holes, and inline or compressed data, are omitted.
+    """Yield the extents of `[offset, offset + length_bytes)` of an open file, by ascending offset.
 
-    Raise OSError; its errno is one of NOT_SUPPORTED if the file system has no FIEMAP.
+    Omit holes, and data that is stored inline or compressed. Stop after EXTENTS_MAX extents. Raise
+    OSError if the ioctl fails. Its errno is one of NOT_SUPPORTED if the file system has no FIEMAP.
     """
     end, count = offset + length_bytes, 0
     while offset < end and count < EXTENTS_MAX:

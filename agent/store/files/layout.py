@@ -56,7 +56,10 @@ class ReplicaPaths:
 
     @property
     def pack(self) -> Path:
-        """Return the path of the pack; it may not exist."""
+        """Return the path of the pack file, which contains the replica's small blocks.
+
+        It may not exist.
+        """
         return self.chunks / PACK_NAME
 
 
@@ -69,22 +72,22 @@ class VolumeLayout:
 
     @property
     def hdds(self) -> Path:
-        """The agent's directory; nothing outside it is changed."""
+        """The agent's directory on the volume. The agent changes nothing outside this directory."""
         return self.volume / "hdds"
 
     @property
     def version(self) -> Path:
-        """The VERSION file."""
+        """Path of the VERSION file, which identifies the owner of the volume."""
         return self.hdds / "VERSION"
 
     @property
     def lock(self) -> Path:
-        """The lock file. The process that locks it is the volume's only agent."""
+        """Path of the lock file. Only the process that holds the lock uses the volume."""
         return self.hdds / "in_use.lock"
 
     @property
     def new(self) -> Path:
-        """The file with which an operator marks an empty volume as a new disk."""
+        """Path of the file NEW, by which an operator declares the volume to be a new disk."""
         return self.hdds / "NEW"
 
     @property
@@ -104,33 +107,35 @@ class VolumeLayout:
 
     @property
     def importing(self) -> Path:
-        """Directory of replicas being built."""
+        """Directory of replicas that are being imported."""
         return self.cluster / "tmp" / "importing"
 
     @property
     def deleting(self) -> Path:
-        """Directory of replicas being deleted."""
+        """Directory of the replicas that are being deleted."""
         return self.cluster / "tmp" / "deleting"
 
     @property
     def probes(self) -> Path:
-        """Directory of files that a volume check writes and removes."""
+        """Directory of the files that a volume check writes and removes."""
         return self.cluster / "tmp" / "probe"
 
     @property
     def ballast(self) -> Path:
-        """Directory of files that are removed when the disk is full."""
+        """Directory of reserve files, which the agent removes when the disk is full."""
         return self.cluster / "ballast"
 
     @property
     def canary(self) -> Path:
-        """Directory of the canary's private store, in which a test fault is planted. No replica in
-        it is ever reported."""
+        """Directory of a private test store with a planted fault that a scan must find.
+
+        The replicas in this store are never reported to the SCM.
+        """
         return self.cluster / "canary"
 
     @property
     def quarantine(self) -> Path:
-        """Directory of bytes that repairs replaced."""
+        """Directory of the old bytes that repairs replaced."""
         return self.cluster / QUARANTINE
 
     @property
@@ -140,12 +145,14 @@ class VolumeLayout:
 
     @property
     def datanode_volumes_file(self) -> Path:
-        """The file that lists the datanode's volumes."""
+        """Path of the file VOLUMES, which lists all volumes of the datanode."""
         return self.cluster / "VOLUMES"
 
     def remade_directories(self) -> tuple[Path, ...]:
-        """Return the directories without served data, which a start recreates if they are
-        missing."""
+        """Return the directories that the agent recreates at its start if they are missing.
+
+        None of them contains data that the agent serves.
+        """
         return (
             self.importing.parent,
             self.importing,
@@ -157,8 +164,10 @@ class VolumeLayout:
         )
 
     def remade_files(self) -> tuple[Path, ...]:
-        """Return the files without served data, which a start recreates; the volume's lock is not
-        included."""
+        """Return the files that the agent recreates at its start.
+
+        None of them contains data that the agent serves. The volume's lock file is not included.
+        """
         return (self.database / "lock.mdb", self.new, self.datanode_volumes_file)
 
     def directories(self) -> tuple[Path, ...]:
@@ -166,13 +175,16 @@ class VolumeLayout:
         return (self.current, self.database, self.importing, self.deleting, self.quarantine)
 
     def replica(self, container_id: ContainerId) -> ReplicaPaths:
-        """Return the paths of one replica; they may not exist."""
+        """Return the paths of one replica. The files may not exist."""
         root = self.current / group_name(container_id) / str(container_id)
         return replica_paths(root, container_id)
 
 
 def group_name(container_id: ContainerId) -> str:
-    """Return the name of a replica's parent directory. 512 consecutive ids share one."""
+    """Return the name of the parent directory of a replica.
+
+    512 consecutive container ids share one parent directory.
+    """
     return f"containerDir{(container_id >> 9) & 0xFF}"
 
 
@@ -188,26 +200,29 @@ def replica_paths(root: Path, container_id: ContainerId) -> ReplicaPaths:
 
 
 def block_id_of(name: str) -> BlockId | None:
-    """Return the block id for a file name in chunks/; None for a foreign name."""
+    """Return the block id for a file name in chunks/.
+
+    Return None if this is not the name of a block file.
+    """
     match = _BLOCK_FILE.fullmatch(name)
     value = int(match[1]) if match else 0
     return BlockId(value) if 0 < value <= ID_MAX else None
 
 
 def holds_data(name: str) -> bool:
-    """Return True if this file name in chunks/ is the name of a block file or of a pack."""
+    """Return True if a file name in chunks/ is the name of a block file or of a pack file."""
     return name == PACK_NAME or block_id_of(name) is not None
 
 
 def container_id_of(name: str) -> ContainerId | None:
-    """Return the container id for a directory name; None for a foreign name."""
+    """Return the container id for a directory name, or None if the name is not a container id."""
     value = int(name) if _CONTAINER_DIRECTORY.fullmatch(name) else 0
     return ContainerId(value) if 0 < value <= ID_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeVersion:
-    """Content of the VERSION file. The file uses Ozone's keys."""
+    """Fields of the VERSION file, which uses the same keys as Ozone."""
 
     layout_version: int
     cluster_id: str
@@ -216,7 +231,7 @@ class VolumeVersion:
     created_at_ms: int
 
     def encode(self) -> bytes:
-        """Return the file's content."""
+        """Return the content of the VERSION file."""
         lines = (
             f"clusterID={self.cluster_id}",
             f"ctime={self.created_at_ms}",
@@ -229,8 +244,11 @@ class VolumeVersion:
 
 
 def decode_version(data: bytes, path: Path) -> VolumeVersion:
-    """Parse VERSION. Raise `RefusedError(INCONSISTENT_VOLUME)`, naming the fault, if it is
-    invalid."""
+    """Parse the content of a VERSION file. `path` is only used in error messages.
+
+    Raise `RefusedError(INCONSISTENT_VOLUME)` if the content is invalid. The message names the
+    fault.
+    """
     fields = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, separator, value = line.partition("=")
@@ -273,8 +291,11 @@ def _damaged(path: Path, why: str) -> RefusedError:
 
 
 def check_name(value: str, what: str) -> None:
-    """Raise RefusedError if a cluster or datanode id cannot be used as a directory name, or as one
-    line in VERSION."""
+    """Raise `RefusedError(INVALID_CONFIG)` if the id `value` has a character that is not allowed.
+
+    A cluster or datanode id is used as a directory name, and as one line of VERSION. `what` is the
+    name of the id for the error message.
+    """
     if not _NAME.fullmatch(value):
         raise RefusedError(
             Code.INVALID_CONFIG,

@@ -1,4 +1,4 @@
-"""Detection of missing mounts. An unmounted mount point looks like an empty disk."""
+"""Detection of missing mounts. A mount point without its mount looks like an empty disk."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 def unmounted(path: Path, *, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path | None:
     """Return the mount point at or above `path` that is in `fstab` but not mounted.
 
-    Return None if all are mounted, or the mounts are unknown.
+    Return None if all these mount points are mounted, or if the table of mounts cannot be read.
     """
     wanted = _column(fstab, 1)
     mounted = _column(mounts, 4)
@@ -24,7 +24,10 @@ def unmounted(path: Path, *, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path
 
 
 def _column(file: Path, number: int) -> set[Path]:
-    """Return the paths in one column of a mount table; an empty set if the table is unreadable."""
+    """Return the paths in one column of a mount table.
+
+    Return an empty set if the table cannot be read.
+    """
     try:
         with file.open("rb") as table:
             text = table.read(TEXT_BYTES_MAX)

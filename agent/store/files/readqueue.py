@@ -1,10 +1,11 @@
 """Asynchronous reads by the kernel (Linux AIO, io_submit(2)).
 
-Reading small files one by one costs a disk request, an interrupt and two thread switches each,
-which is several times the cost of processing their bytes. Reads submitted together reach the disk
-together, and the disk merges adjacent ones. Large files are read ahead without a thread. glibc has
-no functions for these system calls, so they are called by number. `ReadQueue` raises OSError if the
-architecture or the kernel does not support them.
+Reading small files one by one costs a disk request, an interrupt and two thread switches per file,
+several times the cost of processing the bytes. Reads that are submitted together reach the disk
+together, and the disk merges adjacent ones. Large files are read ahead without a thread.
+
+glibc has no functions for these system calls. Therefore, this module calls them by number.
+`ReadQueue` raises OSError if the architecture or the kernel does not support them.
 """
 
 import ctypes
@@ -51,16 +52,18 @@ NUMBERS: Final = {
 
 
 def address_of(view: memoryview) -> int:
-    """Return the address of a writable view. The caller keeps the view alive while it uses the
-    address."""
+    """Return the address of a writable view.
+
+    The caller keeps the view alive while it uses the address.
+    """
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 class ReadQueue:
-    """A read queue of the kernel. One thread at a time uses it."""
+    """A queue of asynchronous reads in the kernel. Only one thread at a time may use it."""
 
     def __init__(self) -> None:
-        """Open a queue. Raise OSError if none is available."""
+        """Open a queue. Raise OSError if the architecture or the kernel does not support it."""
         numbers = NUMBERS.get(platform.machine())
         if numbers is None:
             raise OSError(errno.ENOSYS, "the system calls of this architecture are not supported")
@@ -81,14 +84,19 @@ class ReadQueue:
             raise OSError(-made, os.strerror(-made))
 
     def close(self) -> None:
-        """Return the queue to the kernel, which takes some milliseconds and waits for running
-        reads. A second call does nothing."""
+        """Close the queue. This takes some milliseconds, and waits for running reads.
+
+        A second call does nothing.
+        """
         context, self._context = self._context, ctypes.c_ulong(0)
         self._call(self._numbers.destroy, context)
 
     def begin_all(self, reads: Sequence[Read]) -> None:
-        """Start these reads; no other read may be running. `results` waits for them. The caller may
-        close the descriptors at once, because the kernel keeps the files open."""
+        """Start these reads. No other read of the queue may be running.
+
+        The caller then calls `results` to wait for them. The caller may close the file descriptors
+        at once, because the kernel keeps the files open.
+        """
         assert len(reads) <= READS_MAX, "a queue has so many places"
         self._results, self._begun = [0] * len(reads), 0
         if not reads:
@@ -107,9 +115,11 @@ class ReadQueue:
                 index += 1
 
     def results(self) -> list[int]:
-        """Wait for all reads of `begin_all`; return the byte count of each, or its negative error
-        number. The kernel does not write to their memory after that. Raise OSError if the queue
-        fails."""
+        """Wait for all reads of `begin_all`.
+
+        Return the byte count of each read, or its negative errno. After the return, the kernel no
+        longer writes to the memory of the reads. Raise OSError if the queue fails.
+        """
         try:
             while self._begun:
                 ended = self.wait(self._begun)
@@ -123,8 +133,11 @@ class ReadQueue:
         return self._results
 
     def begin(self, number: int, read: Read) -> None:
-        """Start one read. `number`, below READS_MAX and not in use, identifies it in `wait`. Raise
-        OSError if it cannot be started."""
+        """Start one read. Raise OSError if it cannot be started.
+
+        `number` identifies the read in the result of `wait`. It must be below READS_MAX, and no
+        running read may have it.
+        """
         request = self._requests[number]
         for field, value in zip(FIELDS, read, strict=True):
             request[field] = value
@@ -134,8 +147,11 @@ class ReadQueue:
                 raise OSError(code, os.strerror(code))
 
     def wait(self, count: int = 1) -> list[tuple[int, int]]:
-        """Wait until at least `count` reads have ended. Return the number of each ended read with
-        its byte count or negative error number. Raise OSError if the queue fails."""
+        """Wait until at least `count` reads have ended.
+
+        Return (number, result) for each ended read. The number is that of `begin`. The result is
+        the byte count, or a negative errno. Raise OSError if the queue fails.
+        """
         while True:
             ended = self._call(
                 self._numbers.getevents, self._context, count, READS_MAX, self._events, None
@@ -147,12 +163,15 @@ class ReadQueue:
                 raise OSError(-ended, os.strerror(-ended))
 
     def _submit(self, first: int, count: int) -> int:
-        """Submit prepared reads; return how many were accepted, or a negative error number."""
+        """Submit `count` prepared reads, starting at index `first`.
+
+        Return the number of accepted reads, or a negative errno.
+        """
         place = ctypes.byref(self._places, ctypes.sizeof(ctypes.c_void_p) * first)
         return self._call(self._numbers.submit, self._context, count, place)
 
     def _call(self, number: int, *arguments: Any) -> int:
-        """Make a system call; return its result, or a negative error number."""
+        """Make the system call `number`. Return its result, or a negative errno."""
         wide = [ctypes.c_long(item) if isinstance(item, int) else item for item in arguments]
         result = int(self._library.syscall(ctypes.c_long(number), *wide))
         return -ctypes.get_errno() if result < 0 else result

@@ -1,11 +1,15 @@
-"""Writes of files past the page cache while more data arrives, through a few aligned buffers.
+"""Background writes of files past the page cache, through a few aligned buffers.
 
-A copied replica is not read again soon. In the page cache it would only displace data that clients
-read. Large files are written with O_DIRECT, and medium ones with RWF_DONTCACHE, if the file system
-supports it. A large file is allocated first, because file systems write to a growing file at one
-offset at a time, and it is synced in the background. Small files would need a disk request each.
-Some thousands of them are therefore written to the page cache, synced together while the next ones
-are written, and then dropped from the cache. The caller syncs all other files (`unsynced_count`).
+A copied replica is not read again soon. In the page cache, it would displace data that clients
+read. Large files are written with O_DIRECT, and medium ones with RWF_DONTCACHE if the file system
+supports it.
+
+The space of a large file is allocated first, because file systems write to a growing file at one
+offset at a time. A large file is synced in the background.
+
+A small file would need a disk request of its own. Therefore, some thousands of small files are
+written to the page cache, synced together while the next ones are written, and then dropped from
+the cache. The caller syncs all other files (`unsynced_count`).
 """
 
 import errno
@@ -26,7 +30,7 @@ BUFFERS_COUNT: Final = 8  # one is filled while the others are written at an une
 WRITES_MAX: Final = BUFFERS_COUNT - 1
 SYNCS_MAX: Final = 2
 LARGE_BYTES_MIN: Final = 16 * 1024**2  # larger files are allocated and synced one by one
-JOBS_MAX: Final = 2  # batches of small files: one runs, one waits, as a directory has one lock
+JOBS_MAX: Final = 2  # batches of small files: one runs and one waits
 SMALL_BYTES_MAX: Final = 64 * 1024  # smaller files are synced together
 CACHED_COUNT_MAX: Final = 4_096  # small files in the page cache before they are synced
 CACHED_BYTES_MAX: Final = 16 * 1024**2
@@ -38,10 +42,10 @@ assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
 
 
 class PendingWrite(Protocol):
-    """Work submitted to an executor."""
+    """A job that was submitted to an executor."""
 
     def result(self) -> object:
-        """Wait until the work ends. Raise the exception that it raised."""
+        """Wait until the job ends. Raise the exception that it raised."""
         ...
 
 
@@ -49,15 +53,21 @@ Submit = Callable[[Callable[[], None]], PendingWrite]
 
 
 class WriteBehind:
-    """Runs a bounded number of jobs. Without `submit`, each job runs in the caller's thread."""
+    """Runs a bounded number of jobs in an executor.
+
+    Without `submit`, each job runs in the caller's thread.
+    """
 
     def __init__(self, submit: Submit | None) -> None:
         self._submit = submit
         self._pending: deque[PendingWrite] = deque()
 
     def run(self, job: Callable[[], None], *, others_max: int) -> PendingWrite | None:
-        """Wait until at most `others_max` jobs are running, then start `job`. Return the job if it
-        may be running, and None if it has ended. Raise the errors of earlier jobs."""
+        """Wait until at most `others_max` jobs are running, then start `job`.
+
+        Return the started job if it may still be running, and None if it has ended. Raise the
+        errors of earlier jobs.
+        """
         self.make_room(others_max)
         if self._submit is None:
             job()
@@ -71,7 +81,7 @@ class WriteBehind:
             self._pending.popleft().result()
 
     def under_way(self) -> list[PendingWrite]:
-        """Return the jobs that may not have ended."""
+        """Return the submitted jobs that may still be running."""
         return list(self._pending)
 
     def wait_all(self) -> None:
@@ -79,7 +89,7 @@ class WriteBehind:
         self.make_room(0)
 
     def abandon(self) -> None:
-        """Wait for all running jobs, ignoring their failures."""
+        """Wait for all running jobs. Ignore their failures."""
         while self._pending:
             with suppress(Exception):  # the caller abandons the writes anyway
                 self._pending.popleft().result()
@@ -106,7 +116,10 @@ class FileWriter:
         self._flags = RWF_DONTCACHE
 
     def write_whole(self, files: Sequence[tuple[str, memoryview]]) -> None:
-        """Create files with these complete contents. The caller must not change the views."""
+        """Create these files, given as (name, content).
+
+        The caller must not change the contents afterwards.
+        """
         self.unsynced_count += len(files)
         self._behind.make_room(JOBS_MAX - 1)
         before = self._behind.under_way()
@@ -125,7 +138,7 @@ class FileWriter:
             self._sync_cached()
 
     def _sync_cached(self) -> None:
-        """Start syncing the small files, and drop them from the page cache."""
+        """Start a job that syncs the small files and then drops them from the page cache."""
         names, self._cached, self._cached_bytes = self._cached, [], 0
         before = self._behind.under_way()
 
@@ -138,7 +151,7 @@ class FileWriter:
         self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
     def drop_cached(self) -> None:
-        """Drop written data from the page cache, after the caller has synced it."""
+        """Drop the small files from the page cache. The caller must have synced them before."""
         self._drop_pages(self._cached)
         self._cached, self._cached_bytes = [], 0
 
@@ -153,8 +166,11 @@ class FileWriter:
                 os.close(fd)
 
     def begin(self, name: str, size_bytes: int) -> int:
-        """Create a file to which `size_bytes` will be appended. Return `size_bytes` if this space
-        was allocated on the disk, otherwise 0. Raise OSError if the file cannot be created."""
+        """Create a file to which `size_bytes` will be appended.
+
+        Return `size_bytes` if this space was allocated on the disk, otherwise 0. Raise OSError if
+        the file cannot be created.
+        """
         assert self._fd < 0, "one file at a time"
         self._fd = _open_direct(name, self._directory_fd)
         self._written = self._filled = 0
@@ -162,7 +178,10 @@ class FileWriter:
         return size_bytes if is_worth_it and allocate(self._fd, size_bytes) else 0
 
     def append(self, data: memoryview) -> None:
-        """Add bytes to the file. Raise OSError if this or an earlier write failed."""
+        """Append bytes to the file that `begin` created.
+
+        Raise OSError if this or an earlier write failed.
+        """
         while data:
             buffer = self._buffers[0]
             count = min(len(data), BUFFER_BYTES - self._filled)
@@ -173,8 +192,10 @@ class FileWriter:
                 self._flush()
 
     def end(self) -> None:
-        """Write the remaining bytes and close the file, in the background. A large file is synced
-        before it is closed."""
+        """Write the remaining bytes and close the file, both in the background.
+
+        A large file is synced before it is closed.
+        """
         self._behind.make_room(WRITES_MAX - 1)  # if this raises, `abandon` closes the file
         self._syncs.make_room(SYNCS_MAX - 1)
         before = self._behind.under_way()
@@ -206,8 +227,11 @@ class FileWriter:
             self._sync_behind(fd, written)
 
     def _sync_behind(self, fd: int, written: PendingWrite | None) -> None:
-        """Sync and close a file after its last write, in the background. The job waits only for a
-        write that was submitted before it, so two jobs never wait for each other."""
+        """Start a job that syncs and closes a file after its last write.
+
+        The job waits only for a write that was submitted before it. Therefore, two jobs never wait
+        for each other.
+        """
 
         def sync() -> None:
             if written is not None:
@@ -220,13 +244,15 @@ class FileWriter:
         self._syncs.run(sync, others_max=SYNCS_MAX - 1)
 
     def wait_written(self) -> None:
-        """Wait until all data is written. Raise OSError if a write failed. `unsynced_count` files
-        are not durable yet."""
+        """Wait until all data is written. Raise OSError if a write failed.
+
+        Afterwards, `unsynced_count` of the files are not durable yet.
+        """
         self._behind.wait_all()
         self._syncs.wait_all()
 
     def abandon(self) -> None:
-        """Stop writing. No job is running when this returns."""
+        """Stop writing, and wait until no job is running. Ignore the failures of the jobs."""
         self._behind.abandon()
         self._syncs.abandon()
         if self._fd >= 0:
@@ -264,8 +290,10 @@ class FileWriter:
 
 
 def huge_pages(size_bytes: int) -> mmap.mmap:
-    """Return zeroed, page-aligned memory, in huge pages if available. The kernel pins each page for
-    a direct read or write, so fewer pages are cheaper."""
+    """Return zeroed, page-aligned memory, in huge pages if the kernel has any.
+
+    The kernel pins every page of the memory for a direct read or write. Fewer pages cost less time.
+    """
     memory = mmap.mmap(-1, size_bytes)
     with suppress(OSError):  # a kernel without huge pages
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -284,8 +312,11 @@ def _open_direct(name: str, directory_fd: int) -> int:
 
 
 def write_direct(fd: int, data: memoryview, offset: int) -> None:
-    """Write full aligned pages. If the file system opened the file with O_DIRECT but refuses the
-    write, write through the page cache."""
+    """Write full aligned pages at `offset`, with O_DIRECT if the file is open with it.
+
+    If the file system accepted O_DIRECT at the open but refuses the write, write through the page
+    cache.
+    """
     try:
         write_all(fd, data, offset)
     except OSError as error:

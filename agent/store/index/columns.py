@@ -1,8 +1,8 @@
 """Columns of many replica rows, for operations on all replicas of a host.
 
-A start, a report and a scan plan read 100,000 rows. One object per row costs ten times as much as
-the row's checksum. The numbers are therefore extracted from the raw rows into columns. Rows are
-verified as in `agent.store.index.rows.decode_replica`.
+A start, a report and a scan plan each read 100,000 rows. One object per row would cost ten times as
+much as the checksum of the row. Therefore, this module extracts the numbers of the raw rows into
+columns. It verifies the rows in the same way as `agent.store.index.rows.decode_replica`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -29,13 +29,16 @@ from merkle.replica import ContainerId, ReplicaState
 
 BATCH_COUNT: Final = 8192  # rows in memory at once
 
-Numbers = npt.NDArray[Any]  # of an unsigned type
+Numbers = npt.NDArray[Any]  # unsigned integers
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaColumns:
-    """Replicas by ascending container id. `states` has indexes into `rows.STATES`."""
+    """Fields of many replicas as columns, by ascending container id.
+
+    `states` has indexes into `rows.STATES`.
+    """
 
     container_ids: U64s
     states: Numbers
@@ -47,19 +50,19 @@ class ReplicaColumns:
 
     @classmethod
     def none(cls) -> Self:
-        """Return empty columns."""
+        """Return the columns of an empty set of replicas."""
         return cls(*(np.zeros(0, np.uint64) for _ in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.container_ids)
 
     def are(self, states: Collection[ReplicaState]) -> Mask:
-        """Return a mask: True for each replica in one of these states."""
+        """Return an array with True for each replica that is in one of these states."""
         wanted = np.array([state in states for state in STATES])
         return np.asarray(wanted[self.states])
 
     def where(self, mask: Mask) -> Self:
-        """Return the replicas selected by `mask`."""
+        """Return the replicas for which `mask` is True."""
         return type(self)(*(getattr(self, field.name)[mask] for field in fields(self)))
 
 
@@ -69,8 +72,12 @@ DamagedRows = list[tuple[ContainerId, DamagedData]]
 def decode_columns(
     items: Iterable[tuple[bytes, bytes]], after_batch: Callable[[], None] = lambda: None
 ) -> tuple[ReplicaColumns, DamagedRows]:
-    """Parse raw (key, row) pairs of replicas. Return the columns of the valid rows, and the
-    damage of the rows that `decode_replica` would refuse."""
+    """Parse raw (key, row) pairs of replicas.
+
+    Return the columns of the valid rows, and the damaged rows. A damaged row is returned as its
+    container id and the error that `decode_replica` raises for the row. `after_batch` is called
+    after each batch of BATCH_COUNT rows.
+    """
     damaged: DamagedRows = []
     batches = []
     for batch in _batches(iter(items), damaged):

@@ -12,7 +12,10 @@ DATABASES: Final = tuple(KEY_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Databases:
-    """LMDB database handles, one per kind of row."""
+    """Handles of LMDB databases.
+
+    Each database has the rows of one kind, for example of replicas.
+    """
 
     replicas: lmdb._Database
     blocks: lmdb._Database

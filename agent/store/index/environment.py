@@ -1,7 +1,8 @@
-"""The LMDB environment with a volume's metadata: check, open, read, write.
+"""The LMDB environment that stores a volume's metadata: check, open, read, write.
 
-`agent.store.index.transactions` lists the databases in it. Every commit is synced. A read is one
-short transaction, because LMDB cannot reuse pages while a long transaction is open.
+`agent.store.index.transactions` lists the databases in the environment. Every commit is synced.
+Each read is one short transaction, because LMDB cannot reuse pages while a long transaction is
+open.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,9 +35,12 @@ T = TypeVar("T")
 
 @contextmanager
 def _lock_in_memory(path: Path) -> Iterator[None]:
-    """Make LMDB keep its reader table in memory (`lock_file_in_memory`), so that a full volume
-    cannot end a process whose other volumes are healthy. No other process needs the table:
-    `in_use.lock` excludes other agents, and read-only access does not use it."""
+    """Make LMDB keep its reader table in memory instead of in a file (`lock_file_in_memory`).
+
+    With a file, a full volume could end the process, which may have other, healthy volumes. No
+    other process needs the table: `in_use.lock` excludes other agents, and read-only access does
+    not use it.
+    """
     name = path / LOCK_FILE
     with disk_errors(path):
         remove(name)  # the file of a dead process, or a foreign object
@@ -45,8 +49,10 @@ def _lock_in_memory(path: Path) -> Iterator[None]:
 
 
 class Index:
-    """An open LMDB environment. Any thread may use transactions; LMDB admits one writer at a
-    time."""
+    """An open LMDB environment.
+
+    Any thread may use transactions. LMDB allows one writer at a time.
+    """
 
     def __init__(
         self,
@@ -57,8 +63,10 @@ class Index:
         check_whole: bool = True,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Check the index file, then open it. With `check_whole`, check a large file completely,
-        too. Raise `VolumeFailed` if the file is damaged."""
+        """Check the index file, then open it. Raise `VolumeFailed` if the file is damaged.
+
+        A large file is checked completely only with `check_whole`.
+        """
         check_index(path, key_bytes=KEY_BYTES, whole=check_whole)
         self._path = path
         self._file = path / DATA_FILE
@@ -86,7 +94,7 @@ class Index:
         self._snapshot = partial(IndexView, databases=self._databases, file=self._file)
 
     def now_ms(self) -> int:
-        """Return the current time, for timestamps in rows."""
+        """Return the current time in milliseconds, for timestamps in rows."""
         return self._now_ms()
 
     def close(self) -> None:
@@ -94,14 +102,18 @@ class Index:
         self._env.close()
 
     def read(self) -> ReadTransaction[IndexView]:
-        """Return a snapshot for a `with` block. Keep the block short, and keep no references to the
-        snapshot."""
+        """Return a snapshot of the index for a `with` block.
+
+        Keep the block short, and do not use the snapshot or parts of it after the block.
+        """
         return ReadTransaction(self._env, self._gate, self._path, self._snapshot)
 
     def write(self, change: Callable[[IndexChange], T]) -> T:
-        """Run `change` in a transaction, commit it durably, and return its result. If it raises,
-        nothing changes. `change` may run twice, and in another thread (`GroupCommit`), so it must
-        be repeatable."""
+        """Run `change` in a transaction, commit it durably, and return its result.
+
+        If `change` raises an error, nothing changes. `change` may run twice, and in another thread
+        (`GroupCommit`), so it must be repeatable.
+        """
         result: T = self._commits.write(change)
         return result
 

@@ -1,4 +1,4 @@
-"""Facts about replicas, volumes and recovery, as immutable values that any thread may use."""
+"""Facts about replicas, volumes and recovery, as immutable values that threads can share."""
 
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -14,8 +14,8 @@ from scanner.unreadable_verdict import UnreadableRecords
 class ReplicaFacts(ReplicaInfo):
     """The properties of a replica that reports and commands use, and the id of its volume.
 
-    `tree` is None if the replica has no tree. A missing tree is equal neither to root 0 nor to
-    another missing tree.
+    `tree` is None if the replica has no tree. The comparison of trees treats a missing tree as
+    different from every other tree, and from another missing tree.
     """
 
     container_id: ContainerId
@@ -23,13 +23,16 @@ class ReplicaFacts(ReplicaInfo):
 
     @property
     def is_empty(self) -> bool:
-        """Return whether the replica certainly has no data; False for an UNHEALTHY replica."""
+        """Return whether the replica certainly has no data.
+
+        Return False for an UNHEALTHY replica.
+        """
         closed = self.state in TREE_STATES and self.state is not ReplicaState.UNHEALTHY
         return closed and self.block_count == 0 and self.used_bytes == 0
 
 
 def facts_of(container_id: ContainerId, volume_id: str, row: ReplicaRow) -> ReplicaFacts:
-    """Return the facts in a replica's row."""
+    """Return the facts about a replica that its row contains."""
     known = dict(zip(_KNOWN, _KNOWN_OF(row), strict=True))
     return ReplicaFacts(container_id=container_id, volume_id=volume_id, **known)
 
@@ -40,8 +43,11 @@ _KNOWN_OF: Final = attrgetter(*_KNOWN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeFacts:
-    """Facts about a volume. `used_bytes` is the data of its replicas. `error` is the reason if the
-    volume has failed; otherwise ""."""
+    """Facts about a volume.
+
+    `used_bytes` is the size of the data of its replicas. `error` is the reason if the volume has
+    failed, and "" otherwise.
+    """
 
     volume_id: str
     path: Path
@@ -57,7 +63,10 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Unloadable:
-    """A replica that has files on a volume but is not served from it. Its files are not changed."""
+    """A replica that has files on a volume, but is not served from there.
+
+    The files are not changed.
+    """
 
     container_id: ContainerId
     volume_id: str
@@ -75,16 +84,18 @@ class RecoveryStep:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """Result of the recovery at a start."""
+    """Result of the recovery at a start: the steps that were done."""
 
     steps: tuple[RecoveryStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBase:
-    """State of a replica when its scan began. `commit_scan` rejects the scan if the replica's
-    generation is no longer `generation`. `doubts` counts the scans of the replica whose reads
-    failed."""
+    """State of a replica when its scan began.
+
+    `commit_scan` rejects the result of the scan if the generation of the replica is no longer
+    `generation`. `doubts` counts the scans of the replica in which a read failed.
+    """
 
     generation: int
     facts: ReplicaFacts
@@ -93,8 +104,10 @@ class ScanBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanCommit:
-    """Result of committing a scan. If `committed` is False, the replica changed during the scan,
-    and the scan must run again."""
+    """Result of committing a scan.
+
+    If `committed` is False, the replica changed during the scan, and the scan must run again.
+    """
 
     committed: bool
     state_before: ReplicaState

@@ -1,12 +1,11 @@
-"""Group commit: changes of many threads share a durable commit.
+"""Group commit: the changes of many threads share one durable commit.
 
-The first thread becomes the leader: it runs its change and commits at once. Threads that arrive
-during the commit wait. Then one of the waiting threads becomes the leader, and commits the changes
-of all waiting threads together.
+The first thread becomes the leader, runs its change and commits it at once. Other threads wait
+during this commit. Then one of the waiting threads becomes the leader, and commits the changes of
+all waiting threads together.
 
-A commit waits for a sync of the disk, during which further changes arrive. If a change of a group
-fails, the group is rolled back, and each thread runs its own change. No change therefore fails
-because of another.
+If a change of a group fails, the group is rolled back, and each thread runs its own change alone.
+Therefore, no change fails because of a change of another thread.
 """
 
 import threading
@@ -23,7 +22,7 @@ C = TypeVar("C")
 
 
 class _Request(Generic[C]):
-    """A change, its result, and its progress."""
+    """A change that a thread requests, its result, and its progress."""
 
     __slots__ = ("change", "has_ended", "result", "was_tried")
 
@@ -34,19 +33,22 @@ class _Request(Generic[C]):
         self.was_tried = False  # a leader ran it; if that failed, its own thread runs it
 
     def end(self, result: Any) -> None:
-        """Record the result of the durable change."""
+        """Record the result of the change, which is durable now."""
         self.result = result
         self.has_ended = True
 
 
 class GroupCommit(Generic[C]):
-    """Group commits of one index."""
+    """Commits the changes of many threads to one index, in groups."""
 
     def __init__(
         self, attempt: Callable[[Sequence[C]], Sequence[Any]], grow: Callable[[], None]
     ) -> None:
-        """`attempt` makes all of the given changes durable, or none, and returns their results. If
-        it raises MapFull, `grow` is called before the next attempt. A change may run twice."""
+        """Create an object that commits groups of changes with `attempt`.
+
+        `attempt` makes all of the given changes durable, or none, and returns their results. If it
+        raises MapFull, `grow` is called before the next attempt. A change may run twice.
+        """
         self._attempt = attempt
         self._grow = grow
         self._has_changed = threading.Condition()  # guards the next two, and `was_tried`
@@ -54,7 +56,10 @@ class GroupCommit(Generic[C]):
         self._is_led = False  # whether a thread is running a group
 
     def write(self, change: C) -> Any:
-        """Return the result of the change when it is durable. Raise the change's error."""
+        """Run the change, and return its result after it is durable.
+
+        Raise the error of the change.
+        """
         mine = _Request(change)
         group = self._group_to_lead(mine)
         if group:
@@ -67,8 +72,11 @@ class GroupCommit(Generic[C]):
         return mine.result
 
     def _group_to_lead(self, mine: _Request[C]) -> Sequence[_Request[C]]:
-        """Wait until a leader has run the request `mine`, or this thread becomes the leader. Return
-        the requests that this thread must run as the leader; an empty list if `mine` was run."""
+        """Wait until another thread has run the request `mine`, or this thread becomes the leader.
+
+        Return the requests that this thread must run as the leader. Return an empty list if another
+        thread has run `mine`.
+        """
         with self._has_changed:
             self._waiting.append(mine)
             while self._is_led and not mine.was_tried:
@@ -81,8 +89,10 @@ class GroupCommit(Generic[C]):
             return (mine, *(self._waiting.popleft() for _ in range(count)))
 
     def _run(self, group: Sequence[_Request[C]]) -> None:
-        """Commit the changes of a group together. If this fails, their threads run them one by
-        one."""
+        """Commit the changes of a group together.
+
+        If this fails, do nothing: each thread then runs its own change alone.
+        """
         if len(group) == 1:
             group[0].end(self._run_alone(group[0].change))
             return
@@ -99,8 +109,7 @@ class GroupCommit(Generic[C]):
                 self._grow()
 
     def _pass_on(self, group: Sequence[_Request[C]]) -> None:
-        """Wake the threads whose changes were tried, and let one waiting thread become the
-        leader."""
+        """Wake the threads whose changes were tried, and let a waiting thread become the leader."""
         with self._has_changed:
             for request in group:
                 request.was_tried = True

@@ -19,7 +19,7 @@ NEARLY_FULL_BYTES: Final = 4 * 1024**2
 
 
 class MapFull(Exception):
-    """The transaction needs a larger LMDB map."""
+    """Raised if a transaction needs a larger LMDB map."""
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def index_errors(path: Path) -> Iterator[None]:
 
 
 def store_error(error: lmdb.Error, path: Path) -> Exception:
-    """Return the SutureError, or `MapFull`, for an LMDB error."""
+    """Return `MapFull` if an LMDB error says that the map is full, and otherwise a SutureError."""
     return MapFull() if isinstance(error, lmdb.MapFullError) else _error_of(error, path)
 
 
@@ -50,8 +50,11 @@ def _error_of(error: lmdb.Error, path: Path) -> SutureError:
 
 
 def _is_nearly_full(path: Path) -> bool:
-    """Return whether the disk or the file size limit is nearly reached. LMDB reports a short write
-    as EIO, which is then no sign of a broken disk."""
+    """Return whether the disk is nearly full, or the index file has nearly reached its size limit.
+
+    LMDB reports a short write as EIO. In these two cases, EIO does not mean that the disk is
+    broken.
+    """
     space = os.statvfs(path)
     file_bytes_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if space.f_bavail * space.f_frsize < NEARLY_FULL_BYTES:

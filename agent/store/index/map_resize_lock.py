@@ -1,4 +1,4 @@
-"""Lock that keeps transactions out while the memory map of an index is replaced."""
+"""A lock that excludes transactions while the memory map of an index is replaced."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,17 +7,19 @@ from typing import Final
 
 from suture.errors import Code, UnavailableError
 
-MAP_WAIT_S: Final = 5.0  # transactions are short; a longer one is a bug
+MAP_WAIT_S: Final = 5.0  # a transaction that takes longer is a bug
 
 
 class MapResizeLock:
-    """Keeps transactions out while the memory map is replaced.
+    """Excludes transactions while the memory map is replaced.
 
-    LMDB unmaps the file when the map grows; an open transaction would then read freed memory. A
-    transaction registers first and then checks the closing flag. The thread that replaces the map
-    sets the flag first and then checks the register. Therefore, at least one of the two threads
-    sees the other. Both use single dictionary operations, which are atomic, so a read takes no
-    lock. Waiting uses a condition, which is notified only if the other side may be waiting.
+    LMDB unmaps the file when the map grows. An open transaction would then read freed memory.
+
+    A transaction first registers, and then checks the flag of the thread that replaces the map.
+    This thread first sets its flag, and then checks the registrations. Therefore, at least one of
+    the two threads sees the other. Both use single dictionary operations, which are atomic, so that
+    a read takes no lock. A waiting thread uses a condition, which is notified only if a thread may
+    be waiting.
     """
 
     def __init__(self) -> None:
@@ -27,7 +29,10 @@ class MapResizeLock:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Register for a `with` block, after waiting until no thread replaces the map."""
+        """Register a transaction for a `with` block.
+
+        First wait until no thread replaces the map.
+        """
         token = object()
         self.enter(token)
         try:
@@ -36,7 +41,10 @@ class MapResizeLock:
             self.leave(token)
 
     def enter(self, token: object) -> None:
-        """Register `token` until `leave`, after waiting until no thread replaces the map."""
+        """Register a transaction under `token`, after waiting until no thread replaces the map.
+
+        The registration ends with `leave`.
+        """
         self._inside[token] = None
         while self._closer:
             self.leave(token)
@@ -44,15 +52,17 @@ class MapResizeLock:
             self._inside[token] = None
 
     def leave(self, token: object) -> None:
-        """Remove the registration of `token`."""
+        """Remove the registration of a transaction under `token`."""
         del self._inside[token]
         if self._closer:
             self._tell()
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Exclude all transactions for a `with` block. Raise `UnavailableError(BUSY)` if this takes
-        longer than `MAP_WAIT_S`."""
+        """Exclude all transactions for a `with` block.
+
+        Raise `UnavailableError(BUSY)` if this takes longer than `MAP_WAIT_S`.
+        """
         token = object()
         self._wait(lambda: self._closer.setdefault("by", token) is token)
         try:

@@ -1,11 +1,11 @@
-"""Formats of packs: the index rows of packed blocks, and the table in the pack file.
+"""Formats of packs: the index rows of packed blocks, and the table at the end of the pack file.
 
     chunks/small.pack    blocks by ascending id, each page-aligned, padded with zeros
                          table: ids, pages, lengths, a column each
                          footer: magic, version, count, offset and CRC32C of the table; its CRC32C
 
-The index rows, not the table, decide which blocks are in the pack. A block leaves a pack when its
-row is deleted; the table does not change. The table is used if the index is lost. No I/O;
+The index rows decide which blocks are in the pack. When a row is deleted, its block is no longer in
+the pack, but the table does not change. The table is used only if the index is lost. No I/O.
 docs/DISK_FORMAT.md describes both formats.
 """
 
@@ -39,7 +39,7 @@ U32s = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class PackedPlace:
-    """Range of a block in its pack, in bytes."""
+    """Position and length of a block in its pack file, in bytes."""
 
     offset: int
     length_bytes: int
@@ -47,9 +47,10 @@ class PackedPlace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedBlocks:
-    """Blocks of one pack by ascending id, as three columns of equal length.
+    """Blocks of one pack file by ascending id, as three columns of equal length.
 
-    `pages` has the number of the page at which each block begins, and `lengths` its bytes.
+    `pages` has the number of the page at which each block begins. `lengths` has the length of each
+    block in bytes.
     """
 
     block_ids: U64s
@@ -63,8 +64,10 @@ class PackedBlocks:
 
     @classmethod
     def side_by_side(cls, block_ids: Sequence[int], lengths: Sequence[int]) -> Self:
-        """Return the places of blocks with these lengths (bytes) in a pack. Each block begins on
-        the first page after the end of the block before."""
+        """Return the places in a pack file of blocks with these ids and lengths in bytes.
+
+        Each block begins on the first page after the end of the previous block.
+        """
         sizes = np.array(lengths, np.uint32)
         ends = np.cumsum(-(-sizes.astype(np.int64) // PAGE_BYTES))
         pages = np.concatenate([np.zeros(1, np.int64), ends])[: len(sizes)]
@@ -74,7 +77,7 @@ class PackedBlocks:
         return len(self.block_ids)
 
     def of(self, block_id: BlockId) -> PackedPlace | None:
-        """Return the range of a block; None if it is not in the pack."""
+        """Return the place of a block in the pack file, or None if it is not there."""
         ids = self.block_ids.data  # a lookup here is three times as fast as with numpy
         index = bisect_left(ids, block_id)
         if index == len(ids) or ids[index] != block_id:
@@ -82,7 +85,7 @@ class PackedBlocks:
         return PackedPlace(int(self.pages[index]) * PAGE_BYTES, int(self.lengths[index]))
 
     def where(self, mask: npt.NDArray[np.bool_]) -> "PackedBlocks":
-        """Return the blocks selected by the mask."""
+        """Return the blocks for which `mask` is True."""
         return PackedBlocks(self.block_ids[mask], self.pages[mask], self.lengths[mask])
 
     def __iter__(self) -> Iterator[tuple[BlockId, PackedPlace]]:
@@ -105,7 +108,7 @@ def encode_packed(blocks: PackedBlocks) -> Iterator[tuple[BlockId, bytes]]:
 
 
 def decode_place(row: bytes) -> PackedPlace | None:
-    """Return the range of one block; None if its row is damaged."""
+    """Return the place of a block in its pack file, or None if its row is damaged."""
     try:
         page, length = struct.unpack("<II", unseal(row, "packed row"))
     except (DamagedData, struct.error):
@@ -114,8 +117,10 @@ def decode_place(row: bytes) -> PackedPlace | None:
 
 
 def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
-    """Return the blocks that these rows describe. The rows are in ascending order of ids. Omit
-    damaged rows."""
+    """Return the blocks that these rows describe. Omit damaged rows.
+
+    The rows must be in ascending order of block ids.
+    """
     whole = [(block_id, row) for block_id, row in rows if len(row) == ROW.itemsize]
     read = np.frombuffer(b"".join([row for _, row in whole]), ROW)
     seals = fold_each(Algorithm.CRC32C, pieces(read["place"].tobytes(), PLACE.itemsize), len(read))
@@ -126,7 +131,7 @@ def decode_packed(rows: Iterable[tuple[BlockId, bytes]]) -> PackedBlocks:
 
 
 def pieces(data: bytes, size_bytes: int) -> Iterator[memoryview]:
-    """Yield consecutive parts of `size_bytes` each."""
+    """Yield consecutive parts of `data`, each `size_bytes` long."""
     view = memoryview(data)
     return (view[start : start + size_bytes] for start in range(0, len(data), size_bytes))
 
@@ -147,8 +152,10 @@ def encode_table(blocks: PackedBlocks, offset: int) -> bytes:
 
 
 def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
-    """Return the block count of a pack, and the offset and checksum of its table. Raise
-    `DamagedData` if the footer is invalid for a file of this size."""
+    """Return the number of blocks in a pack file, and the offset and checksum of its table.
+
+    Raise `DamagedData` if the footer is damaged, or does not match a file of `file_bytes`.
+    """
     body = unseal(footer, "footer of the pack")
     magic, version, count, offset, checksum = FOOTER.unpack(body)
     if magic != MAGIC or version != VERSION:
@@ -159,7 +166,10 @@ def decode_footer(footer: bytes, file_bytes: int) -> tuple[int, int, int]:
 
 
 def decode_table(table: bytes, count: int, checksum: int) -> PackedBlocks:
-    """Return the blocks of a table. Raise `DamagedData` if its length or checksum is wrong."""
+    """Return the blocks in the table of a pack file.
+
+    Raise `DamagedData` if the length or the checksum of the table does not match.
+    """
     if len(table) != count * MEMBER_BYTES or crc32c(table) != checksum:
         raise DamagedData("table of the pack: its checksum does not match")
     ids = np.frombuffer(table, "<u8", count)

@@ -1,7 +1,7 @@
 """A read transaction of an index, as a context manager.
 
-Each read of a block uses a read transaction. `ReadTransaction` is a class because three nested
-generators took half of the time that a small read spends in the index.
+Each read of a block uses a read transaction. `ReadTransaction` is a class because the three nested
+generators that it replaced took half of the time that a small read spends in the index.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,10 @@ T = TypeVar("T")
 
 
 class ReadTransaction(Generic[T]):
-    """Context manager of a read transaction, which yields `made(transaction)`. LMDB errors in its
-    block are converted to SutureError."""
+    """Context manager of a read transaction. The `with` block receives `made(transaction)`.
+
+    LMDB errors in the `with` block are converted to SutureError.
+    """
 
     __slots__ = ("_env", "_gate", "_made", "_path", "_txn")
 
@@ -36,8 +38,10 @@ class ReadTransaction(Generic[T]):
         self._made = made
 
     def __enter__(self) -> T:
-        """Wait until the map is not being replaced, then begin. Raise SutureError if no transaction
-        can begin."""
+        """Wait until no thread replaces the memory map, then begin the transaction.
+
+        Raise SutureError if the transaction cannot begin.
+        """
         self._gate.enter(self)
         try:
             self._txn = self._env.begin()

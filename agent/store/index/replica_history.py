@@ -1,8 +1,8 @@
 """History of a replica: one entry, with its reason, for each visible change.
 
-An entry is written in the transaction of the change, from the rows before and after. Therefore,
-every change has its entry, and every entry its change. A new generation of a tree with the same
-root is no visible change.
+The entry is written in the transaction of the change, from the rows before and after it. Therefore,
+every change has an entry, and every entry has a change. A new generation of a tree with the same
+root is not a visible change.
 """
 
 import json
@@ -31,8 +31,10 @@ _HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """State of a replica after one change. `root` is None if the replica had no tree. `reason` is a
-    text that explains the change."""
+    """State of a replica after one change.
+
+    `root` is None if the replica had no tree. `reason` is a text that explains the change.
+    """
 
     at_ms: int
     state: ReplicaState
@@ -66,7 +68,10 @@ def entry_of(
 def reasons(
     before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[ScanFinding]
 ) -> Iterator[str]:
-    """Yield texts that explain the change from `before` to `after`."""
+    """Yield texts that explain the change of a replica row from `before` to `after`.
+
+    `before` is None if the replica is new.
+    """
     if before is None:
         yield f"appeared here as {after.state}"
     elif before.tree is None and after.tree is not None:
@@ -87,13 +92,16 @@ def reasons(
 
 
 def tombstones(row: ReplicaRow | None) -> int:
-    """Return the number of tombstones in a replica's tree."""
+    """Return the number of tombstones (records of deleted blocks) in a replica's tree."""
     return 0 if row is None or row.tree is None else row.tree.tombstone_count
 
 
 def was_repaired(before: ReplicaRow | None, after: ReplicaRow) -> bool:
-    """Return True if the replica was repaired after its previous tree was built. Each repair
-    increments the replica's generation, which is then higher than the tree's."""
+    """Return True if the replica was repaired after its previous tree was built.
+
+    Each repair increments the generation of the replica, which is then higher than that of the
+    tree.
+    """
     if before is None or before.tree is None or after.tree is None:
         return False
     return before.generation > before.tree.generation
@@ -104,8 +112,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 def encode_entry(entry: HistoryEntry) -> bytes:
-    """Return the row of one entry, without the container id and the entry number, which are in the
-    key of the row."""
+    """Return the row of one entry.
+
+    The key of the row, not the row, has the container id and the entry number.
+    """
     fields = {
         "version": ROW_VERSION,
         "at_ms": entry.at_ms,
@@ -122,7 +132,10 @@ def encode_entry(entry: HistoryEntry) -> bytes:
 
 
 def append(cursor: "lmdb.Cursor[bytes]", container_id: ContainerId, entry: HistoryEntry) -> None:
-    """Add an entry to the history of its replica, and delete the oldest entry beyond the limit."""
+    """Add an entry to the history of its replica.
+
+    If the history then has too many entries, delete the oldest.
+    """
     number = 0
     if cursor.prev() if cursor.set_range(_KEY.pack(container_id + 1, 0)) else cursor.last():
         owner, last = _KEY.unpack(cursor.key())
@@ -142,7 +155,10 @@ def entries_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[ContainerI
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The newest history entries since a time, oldest first, each with its container."""
+    """History entries of many replicas since a time, oldest first, each with its container id.
+
+    If there were too many entries, only the newest are included.
+    """
 
     entries: Sequence[tuple[ContainerId, HistoryEntry]]
     left_out_count: int = 0  # number of older entries in that period that are not included
@@ -152,7 +168,7 @@ class Changes:
 def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) -> Changes:
     """Return the newest `count` entries since `since_ms`.
 
-    There may be millions of rows, of which few are selected. The time is therefore matched in the
+    There may be millions of rows, of which few are selected. Therefore, the time is read from the
     first bytes of a row, and only selected rows are decoded.
     """
     found: list[tuple[int, bytes, bytes]] = []
@@ -172,10 +188,11 @@ def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) ->
 
 
 def count_findings(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int) -> tuple[int, int]:
-    """Return how many findings appeared and how many disappeared since `since_ms`.
+    """Return (number of findings that appeared, number that disappeared) since `since_ms`.
 
-    The numbers are computed from successive entries of each replica. An entry whose predecessor is
-    damaged or no longer kept counts as no difference. As in `newest`, few rows are decoded.
+    The numbers are the differences between successive entries of each replica. An entry is not
+    counted if the entry before it is damaged or was deleted. As in `newest`, only few rows are
+    decoded.
     """
     found_count = resolved_count = 0
     before = b"", b""
@@ -194,7 +211,7 @@ def count_findings(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int) -> tup
 
 
 def together(found: Iterable[Changes], *, count: int) -> Changes:
-    """Merge the changes of several volumes; return the newest `count`."""
+    """Merge the changes of several volumes. Return the newest `count` entries."""
     parts = list(found)
     entries = sorted(
         (item for part in parts for item in part.entries), key=lambda item: item[1].at_ms

@@ -1,8 +1,8 @@
 """Binary formats of the index's rows: replicas, chunks, findings, journal entries.
 
-Every row ends with the CRC32C of the preceding bytes. Decoding a damaged row raises `DamagedData`;
-no part of the row is used. Block rows have their own format, `merkle.blockrow`, because trees are
-built from them without parsing each row. docs/DISK_FORMAT.md describes the layouts.
+Every row ends with the CRC32C of the preceding bytes. Decoding a damaged row raises `DamagedData`,
+and no part of the row is used. Block rows have their own format in `merkle.blockrow`, because trees
+are built from block rows without parsing each of them. docs/DISK_FORMAT.md describes the layouts.
 """
 
 import json
@@ -95,8 +95,8 @@ class ReplicaInfo(ReplicaNumbers):
 class ReplicaRow(ReplicaInfo):
     """Index row of one replica.
 
-    `generation` grows with every change of the tree's contents. The tree's summary has the
-    generation of the stored tree. After a repair, the two differ until a scan has read the changed
+    `generation` is incremented with every change of the replica's data. `tree` has the generation
+    of the stored tree. After a repair, the two generations differ until a scan has read the changed
     data.
     """
 
@@ -105,8 +105,10 @@ class ReplicaRow(ReplicaInfo):
 
 
 def moved_on(row: ReplicaRow) -> ReplicaRow:
-    """Return the row with the next generation. A scan that began earlier then cannot be
-    committed."""
+    """Return a copy of the row with the next generation.
+
+    The result of a scan that began with the old generation is then rejected.
+    """
     return replace(row, generation=row.generation + 1)
 
 
@@ -116,8 +118,10 @@ def seal(body: bytes) -> bytes:
 
 
 def unseal(row: bytes, what: str) -> memoryview:
-    """Return the body of a sealed row. Raise `DamagedData`, naming `what`, if the CRC32C does not
-    match."""
+    """Return the body of a row that `seal` made.
+
+    Raise `DamagedData` if the CRC32C does not match. `what` names the row in the message.
+    """
     body = memoryview(row)[: -_SEAL.size]
     if len(row) < _SEAL.size or _SEAL.unpack_from(row, len(row) - _SEAL.size)[0] != crc32c(body):
         raise DamagedData(f"{what}: checksum of the row does not match")
@@ -125,7 +129,7 @@ def unseal(row: bytes, what: str) -> memoryview:
 
 
 def encode_replica(row: ReplicaRow) -> bytes:
-    """Return the row of one replica."""
+    """Return the index row of one replica."""
     tree = row.tree
     if row.contradiction_count > CONTRADICTION_COUNT_MAX:
         row = replace(row, contradiction_count=CONTRADICTION_COUNT_MAX)
@@ -141,8 +145,11 @@ def encode_replica(row: ReplicaRow) -> bytes:
 
 
 def reported_part(row: bytes) -> bytes:
-    """Return the fields of a raw row that make a change visible in reports: the state, and the tree
-    without its generation. Counts and times are omitted."""
+    """Return the bytes of a raw replica row that reports show.
+
+    These are the state, and the tree without its generation. A change of these bytes is a visible
+    change. Counts and times are omitted.
+    """
     return b"".join([row[part] for part in _SHOWN])
 
 
@@ -152,7 +159,7 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     body = unseal(row, what)
     _check_head(body, what)
     _, state, former, algorithm, *numbers = _REPLICA.unpack_from(body)
-    named: dict[str, Any] = dict(zip(_NUMBER_NAMES, numbers, strict=False))  # then the tree's
+    named: dict[str, Any] = dict(zip(_NUMBER_NAMES, numbers, strict=False))  # the tree's follow
     try:
         return ReplicaRow(
             state=STATES[state],
@@ -166,9 +173,11 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
 
 
 def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
-    """Return the replica index and the BCSID in a replica row. A read of a block needs only these
-    two, and parsing the complete row would take a third of the time of the read. Raise
-    `DamagedData` if the row is invalid."""
+    """Return the replica index and the BCSID in a replica row.
+
+    A read of a block needs only these two fields. Parsing the complete row would take a third of
+    the time of the read. Raise `DamagedData` if the row is invalid.
+    """
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
     _check_head(body, what)
@@ -177,8 +186,10 @@ def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
 
 
 def is_newer(row: bytes) -> bool:
-    """Return whether a newer agent wrote this replica row. Such a row is intact, but this version
-    cannot decode it."""
+    """Return whether a newer version of the agent wrote this replica row.
+
+    Such a row is intact, but this version cannot decode it.
+    """
     if not row or row[0] <= ROW_VERSION:
         return False
     with suppress(DamagedData):
@@ -201,7 +212,7 @@ def _summary(algorithm_number: int, fields: list[int]) -> TreeSummary | None:
 
 
 def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
-    """Return the row of a single chunk: a block row with only this chunk."""
+    """Return the row of a single chunk, which is a block row that contains only this chunk."""
     return encode_block(BlockData(block_id, NO_BCSID, (chunk,)))
 
 
@@ -214,7 +225,7 @@ def decode_chunk(block_id: BlockId, row: bytes) -> ChunkInfo:
 
 
 def encode_finding(finding: ScanFinding) -> bytes:
-    """Return the row of one finding. The container id is not in the row, but in its key."""
+    """Return the row of one finding. The key of the row, not the row, has the container id."""
     fields = (
         finding.verdict,
         finding.fault,
@@ -259,13 +270,13 @@ def decode_finding(container_id: ContainerId, row: bytes) -> ScanFinding:
 class InstallEntry:
     """Journal entry: the bytes of one chunk are being overwritten.
 
-    `data_checksum` (CRC32C) identifies the new bytes. `quarantine` is the name of the copy of the
-    old bytes; "" if they were unreadable. `old_length_bytes` is the length of the file before the
-    overwrite; -1 if there was no file.
+    `data_checksum` (CRC32C) identifies the new bytes. `quarantine` is the name of the file with the
+    copy of the old bytes, or "" if the old bytes could not be read. `old_length_bytes` is the
+    length of the block file before the overwrite, or -1 if there was no file.
 
     In a batch, one copy has the old bytes of all chunks. The old bytes of this chunk are
-    `kept_bytes` long and begin at `kept_start`. `old_length_bytes` then is the length after the
-    earlier writes of the batch.
+    `kept_bytes` long and begin at `kept_start` in the copy. In a batch, `old_length_bytes` is the
+    length after the earlier writes of the batch.
     """
 
     block_id: BlockId
@@ -280,7 +291,7 @@ class InstallEntry:
 
     @property
     def is_of_batch(self) -> bool:
-        """Return whether the quarantine copy also has bytes of other entries."""
+        """Return whether the quarantine copy also has the old bytes of other chunks."""
         return self.kept_bytes != ALONE
 
 
@@ -289,10 +300,12 @@ Texts: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class UnlinkEntry:
-    """Journal entry: files of deleted blocks are being unlinked. The rows of the blocks are already
-    replaced by tombstones. The files of the blocks in `kept` are moved to quarantine with the
-    client metadata, because the delete may be wrong: only a peer reported it, or the key is not
-    deleted."""
+    """Journal entry: files of deleted blocks are being unlinked.
+
+    Tombstones have already replaced the rows of the blocks. `kept` has the client metadata of
+    blocks whose delete may be wrong, because only a peer reported it, or because the key is not
+    deleted. The files of these blocks are moved to quarantine with the metadata.
+    """
 
     block_ids: tuple[BlockId, ...]
     kept: Mapping[BlockId, Texts] = field(default_factory=dict)
@@ -300,7 +313,7 @@ class UnlinkEntry:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """Journal entry: a tree file of this generation is being put in place."""
+    """Journal entry: a tree file of this generation is being renamed into place."""
 
     generation: int
 
@@ -312,16 +325,20 @@ class DescriptorEntry:
 
 @dataclass(frozen=True, slots=True)
 class MovingEntry:
-    """Journal entry: all rows of an imported replica are committed, and its directory is being
-    renamed into place."""
+    """Journal entry: the directory of an imported replica is being renamed into place.
+
+    All rows of the replica are committed already.
+    """
 
 
 JournalEntry: TypeAlias = InstallEntry | UnlinkEntry | TreeEntry | DescriptorEntry | MovingEntry
 
 
 def journal_key(container_id: ContainerId, entry: JournalEntry) -> bytes:
-    """Return the key of an entry. A container has at most one entry of each kind, and one install
-    entry per chunk."""
+    """Return the key of a journal entry.
+
+    A container has at most one entry of each kind, but one install entry per chunk.
+    """
     match entry:
         case DescriptorEntry():
             place = (1, 0, 0)
@@ -339,7 +356,7 @@ def journal_key(container_id: ContainerId, entry: JournalEntry) -> bytes:
 
 
 def encode_journal(entry: JournalEntry) -> bytes:
-    """Return the row of one journal entry."""
+    """Return the index row of one journal entry."""
     match entry:
         case DescriptorEntry():
             fields: dict[str, object] = {"kind": "descriptor"}
@@ -371,8 +388,10 @@ def encode_journal(entry: JournalEntry) -> bytes:
 
 
 def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
-    """Parse one journal entry. Raise `DamagedData` if it is invalid; its work is then unknown, so
-    nothing may be finished or rolled back."""
+    """Parse one journal entry. Raise `DamagedData` if it is invalid.
+
+    The work of an invalid entry is unknown. Therefore, it can be neither finished nor rolled back.
+    """
     what = f"journal row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     match fields:
@@ -404,8 +423,11 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
 
 @dataclass(frozen=True, slots=True)
 class ScanCursor:
-    """Progress of an unfinished scan. It is valid only for `generation`, because another generation
-    has other rows."""
+    """Progress of an unfinished scan.
+
+    The progress is valid only while the replica has this `generation`, because the rows of another
+    generation differ.
+    """
 
     generation: int
     begun_at_ms: int
@@ -413,7 +435,7 @@ class ScanCursor:
 
 
 def encode_cursor(cursor: ScanCursor) -> bytes:
-    """Return the row of a scan cursor."""
+    """Return the row with the progress of an unfinished scan (its cursor)."""
     fields = {
         "version": ROW_VERSION,
         "generation": cursor.generation,
@@ -427,7 +449,10 @@ def encode_cursor(cursor: ScanCursor) -> bytes:
 
 
 def decode_cursor(container_id: ContainerId, row: bytes) -> ScanCursor:
-    """Parse a scan cursor. Raise `DamagedData` if it is invalid."""
+    """Parse the row with the progress of an unfinished scan.
+
+    Raise `DamagedData` if it is invalid.
+    """
     what = f"cursor row of container {container_id}"
     fields = json.loads(bytes(unseal(row, what)))
     if fields.get("version") != ROW_VERSION:

@@ -1,4 +1,6 @@
-"""Transactions of a volume's index: rows, by database and key.
+"""Transactions of a volume's index.
+
+An index has these databases. Each has rows of one kind, which are found by their keys:
 
     replicas    be64 container                        rows.ReplicaRow
     blocks      be64 container, be64 block            merkle.blockrow: committed blocks
@@ -67,7 +69,7 @@ _NUMBERED: Final = struct.Struct(">QI")
 
 
 class IndexView:
-    """Read access to one consistent snapshot of the index, for a `with Index.read()` block."""
+    """Read access to one consistent snapshot of the index, within a `with Index.read()` block."""
 
     def __init__(
         self, transaction: "lmdb.Transaction[bytes]", databases: Databases, file: Path
@@ -77,16 +79,22 @@ class IndexView:
         self._file = file
 
     def replica(self, container_id: ContainerId) -> ReplicaRow:
-        """Return the row of a replica. Raise `RefusedError(CONTAINER_NOT_FOUND)` if there is none,
-        `DamagedData` if it is damaged."""
+        """Return the row of a replica.
+
+        Raise `RefusedError(CONTAINER_NOT_FOUND)` if there is no row, and `DamagedData` if it is
+        damaged.
+        """
         return decode_replica(container_id, self._replica_row(container_id))
 
     def has_replica(self, container_id: ContainerId) -> bool:
-        """Return whether a replica has a row, readable or not."""
+        """Return whether a replica has a row, intact or damaged."""
         return self._txn.get(_U64.pack(container_id), db=self._dbs.replicas) is not None
 
     def standing(self, container_id: ContainerId) -> tuple[int, Bcsid]:
-        """Return the replica index and the BCSID of a replica. Raise the errors of `replica`."""
+        """Return the replica index and the BCSID of a replica.
+
+        Raise the same errors as `replica`.
+        """
         return decode_standing(container_id, self._replica_row(container_id))
 
     def _replica_row(self, container_id: ContainerId) -> bytes:
@@ -96,8 +104,10 @@ class IndexView:
         return row
 
     def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | DamagedData]]:
-        """Yield all replicas from container `start` on. For a damaged row, yield its
-        `DamagedData`."""
+        """Yield all replicas by ascending container id, from container `start` on.
+
+        Yield the error `DamagedData` in the place of a damaged row.
+        """
         for key, row in self._walk(self._dbs.replicas, b"", _U64.pack(start)):
             container_id = ContainerId(_U64.unpack(key)[0])
             try:
@@ -121,30 +131,32 @@ class IndexView:
     def columns(self) -> tuple[ReplicaColumns, DamagedRows]:
         """Return all replicas as columns, and the damaged rows.
 
-        Afterwards the pages of these rows are unmapped from this process's memory.
+        Afterwards, the pages of these rows are unmapped from the memory of this process.
         """
         with self._txn.cursor(self._dbs.replicas) as cursor:
             return decode_columns(cursor, self.let_go_of_pages)
 
     def let_go_of_pages(self) -> None:
-        """Unmap the pages read so far from this process's memory, because they are not needed soon.
-        The open transaction keeps the map itself in place."""
+        """Unmap the pages that were read so far from the memory of this process.
+
+        They are not needed soon. The memory map itself stays valid for the open transaction.
+        """
         let_go_of_pages(self._file)
 
     def version(self) -> int:
-        """Return the id of the last transaction, which grows with every change of this index."""
+        """Return the id of the last transaction, which increases with every change of the index."""
         return int(self._txn.id())
 
     def replica_count(self) -> int:
-        """Return the number of replicas without reading them."""
+        """Return the number of replica rows, without reading the rows."""
         return self._txn.stat(self._dbs.replicas)["entries"]
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
-        """Return the raw row of a committed block; None if there is none."""
+        """Return the raw row of a committed block, or None if there is no row."""
         return self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
 
     def blocks(self, container_id: ContainerId, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield raw block rows by ascending block id from `start` on."""
+        """Yield the raw rows of committed blocks by ascending block id, from block `start` on."""
         prefix = _U64.pack(container_id)
         for key, row in self._walk(self._dbs.blocks, prefix, _PAIR.pack(container_id, start)):
             yield BlockId(int.from_bytes(key[8:])), row
@@ -152,7 +164,7 @@ class IndexView:
     def pending(
         self, container_id: ContainerId, block_id: BlockId | None = None
     ) -> Iterator[tuple[BlockId, ChunkInfo]]:
-        """Yield the uncommitted chunks of one block, or of all blocks."""
+        """Yield (block id, chunk) for the uncommitted chunks of one block, or of all blocks."""
         prefix = _U64.pack(container_id)
         if block_id is not None:
             prefix += _U64.pack(block_id)
@@ -163,12 +175,15 @@ class IndexView:
     def pending_at(
         self, container_id: ContainerId, block_id: BlockId, offset: int
     ) -> ChunkInfo | None:
-        """Return the uncommitted chunk that begins at `offset`; None if there is none."""
+        """Return the uncommitted chunk that begins at `offset`, or None if there is none."""
         row = self._txn.get(_TRIPLE.pack(container_id, block_id, offset), db=self._dbs.pending)
         return None if row is None else decode_chunk(block_id, row)
 
     def last_pending(self, container_id: ContainerId, block_id: BlockId) -> ChunkInfo | None:
-        """Return the uncommitted chunk with the highest offset; None if there is none."""
+        """Return the last uncommitted chunk of a block, or None if there is none.
+
+        The last chunk is the one with the highest offset.
+        """
         with self._txn.cursor(self._dbs.pending) as cursor:
             behind = _PAIR.pack(container_id, block_id + 1)
             found = cursor.prev() if cursor.set_range(behind) else cursor.last()
@@ -177,12 +192,15 @@ class IndexView:
             return decode_chunk(block_id, cursor.value())
 
     def tombstone(self, container_id: ContainerId, block_id: BlockId) -> int | None:
-        """Return the checksum in a deleted block's tombstone; None if there is no tombstone."""
+        """Return the checksum in the tombstone of a deleted block.
+
+        Return None if there is no tombstone.
+        """
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.tombstones)
         return None if row is None else int.from_bytes(row)
 
     def tombstones(self, container_id: ContainerId) -> dict[BlockId, int]:
-        """Return the tombstone checksums of all deleted blocks of a container."""
+        """Return the checksums in the tombstones of a container, by block id."""
         prefix = _U64.pack(container_id)
         return {
             BlockId(int.from_bytes(key[8:])): int.from_bytes(row)
@@ -190,8 +208,10 @@ class IndexView:
         }
 
     def findings(self, container_id: ContainerId) -> Iterator[ScanFinding]:
-        """Yield the unresolved findings of a container. Damaged rows are skipped, because the next
-        scan finds the same faults again."""
+        """Yield the unresolved findings of a container.
+
+        Skip damaged rows, because the next scan finds the same faults again.
+        """
         prefix = _U64.pack(container_id)
         for _, row in self._walk(self._dbs.findings, prefix, prefix):
             try:
@@ -200,7 +220,10 @@ class IndexView:
                 continue
 
     def containers_with_findings(self, start: int) -> Iterator[ContainerId]:
-        """Yield the ids of containers with findings, from `start` on."""
+        """Yield the ids of containers with findings, from container `start` on.
+
+        The ids are in ascending order.
+        """
         with self._txn.cursor(self._dbs.findings) as cursor:
             found = cursor.set_range(_U64.pack(start))
             while found:
@@ -211,8 +234,10 @@ class IndexView:
     def journal(
         self, container_id: ContainerId | None = None
     ) -> Iterator[tuple[ContainerId, JournalEntry | DamagedData]]:
-        """Yield the journal entries of one container or of all. For a damaged entry, yield its
-        `DamagedData`."""
+        """Yield (container id, journal entry) for one container, or for all containers.
+
+        Yield the error `DamagedData` in the place of a damaged entry.
+        """
         prefix = b"" if container_id is None else _U64.pack(container_id)
         for key, row in self._walk(self._dbs.journal, prefix, prefix):
             owner = ContainerId(_U64.unpack_from(key)[0])
@@ -222,43 +247,53 @@ class IndexView:
                 yield owner, damage
 
     def packed(self, container_id: ContainerId, block_id: BlockId) -> PackedPlace | None:
-        """Return the range of a block in its pack; None if it has no row or the row is damaged."""
+        """Return the place of a block in its pack file.
+
+        Return None if its row is missing or damaged.
+        """
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
         return None if row is None else decode_place(row)
 
     def packed_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the raw rows of a container's packed blocks."""
+        """Yield (block id, raw row) for each packed block of a container."""
         prefix = _U64.pack(container_id)
         for key, row in self._walk(self._dbs.packed, prefix, prefix):
             yield BlockId(int.from_bytes(key[8:])), row
 
     def packed_blocks(self, container_id: ContainerId) -> PackedBlocks:
-        """Return all packed blocks of a container, without damaged rows."""
+        """Return all packed blocks of a container. Omit damaged rows."""
         return decode_packed(self.packed_rows(container_id))
 
     def cursor(self, container_id: ContainerId) -> ScanCursor | None:
-        """Return the cursor of an unfinished scan. Return None if it is missing or damaged; the
-        scan then starts at the beginning."""
+        """Return the progress of an unfinished scan, or None if it is missing or damaged.
+
+        Without a cursor, a scan starts at the beginning of the replica.
+        """
         row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
         with suppress(DamagedData):
             return None if row is None else decode_cursor(container_id, row)
         return None
 
     def unreadable_row(self, container_id: ContainerId) -> bytes | None:
-        """Return the raw row that counts a replica's failed reads
-        (agent.store.index.unreadable_rows); None if there is none."""
+        """Return the raw row that counts a replica's scans with failed reads.
+
+        Return None if there is no row. `agent.store.index.unreadable_rows` defines the format of
+        the row.
+        """
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
 
     def history(self, container_id: ContainerId) -> Iterator[replica_history.HistoryEntry]:
-        """Yield the history of a replica, oldest entry first; damaged rows are skipped."""
+        """Yield the history entries of a replica, the oldest entry first. Skip damaged rows."""
         return (
             entry
             for _, entry in replica_history.entries_of(self.history_rows(_U64.pack(container_id)))
         )
 
     def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the raw history rows whose keys begin with `prefix`, or all history rows without a
-        prefix."""
+        """Yield the raw history rows whose keys begin with `prefix`.
+
+        An empty prefix selects all rows.
+        """
         yield from self._walk(self._dbs.history, prefix, prefix)
 
     def _walk(
@@ -270,7 +305,7 @@ class IndexView:
 
 
 class IndexChange(IndexView):
-    """Write access in one transaction. All of its changes become durable, or none."""
+    """Write access to the index in one transaction. All of its changes become durable, or none."""
 
     def __init__(
         self,
@@ -283,7 +318,10 @@ class IndexChange(IndexView):
         self._now_ms = now_ms
 
     def put_replica(self, container_id: ContainerId, row: ReplicaRow) -> None:
-        """Set the row of a replica. Record the change in its history if it is visible."""
+        """Set the row of a replica.
+
+        If the change is visible in reports, add an entry to the history.
+        """
         key, raw = _U64.pack(container_id), encode_replica(row)
         had = self._txn.get(key, db=self._dbs.replicas)
         self._txn.put(key, raw, db=self._dbs.replicas)
@@ -292,7 +330,10 @@ class IndexChange(IndexView):
             self._remember(container_id, had, row)
 
     def _remember(self, container_id: ContainerId, had: bytes | None, row: ReplicaRow) -> None:
-        """Add an entry to the history of a replica, and delete the oldest beyond the limit."""
+        """Add an entry to the history of a replica.
+
+        If the history then has too many entries, delete the oldest.
+        """
         try:
             before = None if had is None else decode_replica(container_id, had)
         except DamagedData:
@@ -310,15 +351,18 @@ class IndexChange(IndexView):
     def put_blocks(
         self, container_id: ContainerId, block_rows: Iterable[tuple[BlockId, bytes]]
     ) -> None:
-        """Set the raw rows of many committed blocks. This is fastest by ascending id."""
+        """Set the raw rows of many committed blocks.
+
+        Rows in ascending order of ids are the fastest.
+        """
         self._put_pairs(self._dbs.blocks, container_id, block_rows)
 
     def put_packed(self, container_id: ContainerId, blocks: PackedBlocks) -> None:
-        """Record the ranges of blocks in the container's pack."""
+        """Record the places of blocks in the container's pack file."""
         self._put_pairs(self._dbs.packed, container_id, encode_packed(blocks))
 
     def delete_packed(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> None:
-        """Record that blocks are no longer in the pack."""
+        """Record that blocks are no longer in the container's pack file."""
         for block_id in block_ids:
             self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
 
@@ -344,8 +388,10 @@ class IndexChange(IndexView):
     def delete_pending(
         self, container_id: ContainerId, block_id: BlockId | None = None, *, end: int | None = None
     ) -> None:
-        """Remove the uncommitted chunks of the container, or of one block. `end` restricts this to
-        chunks that begin before `end`."""
+        """Remove the records of the uncommitted chunks of a container, or of one block.
+
+        If `end` is given, remove only the records of chunks that begin before `end`.
+        """
         prefix = _U64.pack(container_id)
         if block_id is not None:
             prefix += _U64.pack(block_id)
@@ -354,7 +400,7 @@ class IndexChange(IndexView):
                 self._txn.delete(key, db=self._dbs.pending)
 
     def put_tombstone(self, container_id: ContainerId, block_id: BlockId, checksum: int) -> None:
-        """Record that a block was deleted, with its checksum."""
+        """Record that a block was deleted, together with the checksum of the block."""
         key = _PAIR.pack(container_id, block_id)
         self._txn.put(key, _U64.pack(checksum), db=self._dbs.tombstones)
 
@@ -366,21 +412,24 @@ class IndexChange(IndexView):
             self._txn.put(key, encode_finding(finding), db=self._dbs.findings)
 
     def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
-        """Store the progress of a scan."""
+        """Store the progress of an unfinished scan."""
         self._txn.put(_U64.pack(container_id), encode_cursor(cursor), db=self._dbs.cursors)
 
     def delete_cursor(self, container_id: ContainerId) -> None:
-        """Delete the progress of a scan."""
+        """Delete the stored progress of a scan."""
         self._txn.delete(_U64.pack(container_id), db=self._dbs.cursors)
 
     def put_unreadable_row(self, container_id: ContainerId, row: bytes | None) -> None:
-        """Set the row that counts failed reads; None removes it."""
+        """Set the row that counts a replica's scans with failed reads.
+
+        Delete it if `row` is None.
+        """
         self._txn.delete(_U64.pack(container_id), db=self._dbs.doubts)
         if row is not None:
             self._txn.put(_U64.pack(container_id), row, db=self._dbs.doubts)
 
     def begin_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
-        """Write a journal entry."""
+        """Write a journal entry for work that is about to start."""
         key = journal_key(container_id, entry)
         self._txn.put(key, encode_journal(entry), db=self._dbs.journal)
 

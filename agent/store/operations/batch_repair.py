@@ -1,4 +1,4 @@
-"""Batch install of chunks in a replica: one sync of each kind for all chunks of the batch.
+"""Batch install of chunks in a replica, with one sync of each kind for all chunks of the batch.
 
 1. Copy the old bytes of all chunks to one file in quarantine.
 2. Write one journal entry per chunk, in one commit.
@@ -8,14 +8,17 @@
 5. Record all chunks and remove all journal entries, in one commit.
 
 The rules for one chunk (`agent.store.operations.repair`, `overwrite`) apply to each chunk of a
-batch. Bytes that verify are never overwritten. A chunk that differs from the local row is refused.
-No hole is created. Old bytes are restored if a step fails. A batch includes only simple cases. A
-chunk that is obstructed, in a pack or refused is left out; the caller installs it alone and gets
-its error.
+batch. Bytes that match their checksums are never overwritten. A chunk that differs from the local
+row is refused. No write creates a hole. Old bytes are restored if a step fails.
+
+A batch includes only simple chunks. It omits a chunk if its path is not a regular file, if its
+block is in a pack file, or if a rule refuses it. The caller installs an omitted chunk alone, and
+gets its error.
 
 After a crash, the next start processes the journal entries one by one, by ascending offset. Each
-chunk ends up completely old or completely new. If an earlier chunk of a block is rolled back, the
-file is truncated to its former length, and later chunks of that block are rolled back, too.
+chunk then has completely old or completely new bytes. If an earlier chunk of a block is rolled
+back, the file is truncated to its former length, and later chunks of that block are rolled back,
+too.
 """
 
 import stat
@@ -53,9 +56,10 @@ class OfferedChunk:
     """A chunk offered by a peer.
 
     `is_ordered` means that an operator ordered exactly these bytes. `lent` is the peer's block
-    record. If the replica now has all chunks of that record, it adopts the record's commit id and
-    client metadata. `proof` is the proof of a peer that its disk has the chunk. `seen` is the
-    `checksum_of` the local bytes on disk if they were read shortly before, which saves one read.
+    record. If the replica has all chunks of that record after the install, it takes over the commit
+    id and the client metadata of the record. `proof` is the peer's proof that its disk has the
+    chunk. `seen` is the checksum (`checksum_of`) of the local bytes on disk, if they were read
+    shortly before. It saves one read.
     """
 
     block_id: BlockId
@@ -80,8 +84,11 @@ class _Block:
 
 @dataclass(frozen=True, slots=True)
 class _AcceptedChunk:
-    """A chunk that the batch writes. `old` has the readable local bytes that the chunk replaces.
-    `before_bytes` is the file's length after all earlier writes of the batch."""
+    """A chunk that the batch writes.
+
+    `old` has the local bytes that the chunk replaces, as far as they can be read. `before_bytes` is
+    the length of the file after all earlier writes of the batch.
+    """
 
     index: int
     offer: OfferedChunk
@@ -90,12 +97,12 @@ class _AcceptedChunk:
 
 
 def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> frozenset[int]:
-    """Install the simple cases among `offers`; return the positions of the installed chunks.
+    """Install the simple chunks among `offers`.
 
-    The other chunks are unchanged; the caller offers each alone and gets its error. If a step of
-    the batch fails, all chunks are unchanged. The caller holds the container's lease. Raise
-    `RefusedError` if there is no such replica. If the rollback fails, raise its error; the next
-    start rolls back.
+    Return the positions in `offers` of the installed chunks. The other chunks are unchanged. The
+    caller offers each of these alone and gets its error. If a step of the batch fails, all chunks
+    are unchanged. The caller holds the container's lease. Raise `RefusedError` if there is no such
+    replica. If the rollback fails, raise its error. The next start of the agent then rolls back.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -130,8 +137,11 @@ def install_batch(replica: ReplicaHandle, offers: Sequence[OfferedChunk]) -> fro
 def _plain_blocks(
     rows: IndexView, replica: ReplicaHandle, offers: Sequence[OfferedChunk]
 ) -> dict[BlockId, _Block]:
-    """Return the state of the blocks in `offers`. Omit deleted and packed blocks, and blocks whose
-    path is not a regular file with one hard link. A block may have no file yet."""
+    """Return the state of the blocks in `offers`.
+
+    Omit deleted blocks, packed blocks, and blocks whose path is not a regular file with one hard
+    link. A block may have no file yet.
+    """
     container_id = replica.container_id
     paths = replica.paths
     found: dict[BlockId, _Block] = {}
@@ -183,8 +193,10 @@ def _taken(
 def _read_medium(
     blocks: Mapping[BlockId, _Block], offers: Sequence[OfferedChunk]
 ) -> dict[int, bytes]:
-    """Return the local bytes on disk at each offer's offset, by position in `offers`. An offer is
-    missing if its range is unreadable or beyond the end of the file."""
+    """Return the local bytes on disk in the range of each offer, by position in `offers`.
+
+    Omit an offer if its range cannot be read, or begins after the end of the file.
+    """
     indexes: dict[BlockId, list[int]] = defaultdict(list)
     for index, offer in enumerate(offers):
         block, chunk = blocks.get(offer.block_id), offer.chunk
@@ -200,9 +212,11 @@ def _read_medium(
 
 
 def _checked(block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
-    """Return the local bytes on disk that the offered chunk will replace. Return b"" if they are
-    unreadable, or if repeated reads differ from `first`; there is then nothing to restore. Raise
-    `RefusedError` for the same reasons as the install of one chunk."""
+    """Return the local bytes on disk that the offered chunk will replace.
+
+    Return b"" if the bytes cannot be read, or if repeated reads differ from `first`. Nothing can be
+    restored in these cases. Raise `RefusedError` for the same reasons as the install of one chunk.
+    """
     chunk, block_id = offer.chunk, offer.block_id
     check_offered(block_id, chunk, offer.data)
     recorded = block.recorded.get(chunk.offset)
@@ -221,8 +235,10 @@ def _checked(block: _Block, offer: OfferedChunk, first: bytes) -> bytes:
 def _prepared(
     replica: ReplicaHandle, blocks: Mapping[BlockId, _Block], taken: Sequence[_AcceptedChunk]
 ) -> list[InstallEntry]:
-    """Copy the old bytes to quarantine; return the journal entries. Raise SutureError if this
-    fails."""
+    """Copy the old bytes to quarantine, and return the journal entries of the batch.
+
+    Raise SutureError if the copy fails or the volume has too little space.
+    """
     grown_bytes = sum(block.size_bytes - max(block.had_bytes, 0) for block in blocks.values())
     kept = [(one.offer.block_id, one.offer.chunk.offset, one.old) for one in taken if one.old]
     needed_bytes = grown_bytes + sum(len(old) for _, _, old in kept)

@@ -1,9 +1,9 @@
-"""Write of complete new blocks from a client, committed in one transaction.
+"""Writes complete new blocks of a client, and commits them in one transaction.
 
-A large block is written to a temporary file, tmp/importing/<id>.<n>.new, past the page cache,
-synced and renamed. Small blocks are written directly to their own files, and then each is synced.
-One sync of the directory and one LMDB commit follow for all blocks. Then the client gets its
-acknowledgement.
+A large block is written past the page cache to a temporary file, tmp/importing/<id>.<n>.new. The
+file is synced and then renamed. Small blocks are written directly to their own files, and then each
+is synced. One sync of the directory and one LMDB commit follow for all blocks. Then the agent
+acknowledges the blocks to the client.
 
 A large block enters the replica's directory only when it is complete. No lease is held while the
 client sends. A crash before the commit leaves only garbage: files without a row, or files in tmp/.
@@ -59,7 +59,7 @@ class _PartialBlock:
 
 @dataclass(frozen=True, slots=True)
 class _CompleteBlock:
-    """A complete block: in memory, or durable in a temporary `file`."""
+    """A complete block, either in memory (`data`) or durable in a temporary `file`."""
 
     block: BlockData
     data: memoryview
@@ -68,8 +68,11 @@ class _CompleteBlock:
 
 @dataclass(eq=False)
 class NewBlocks(ReplicaHandle):
-    """New blocks of one client call, for one container. One thread uses it, and calls `discard` at
-    the end. `submit` runs writes of large blocks in other threads."""
+    """The new blocks of one client call, for one container.
+
+    Only one thread may use the object, and it must call `discard` at the end. `submit` runs the
+    writes of large blocks in other threads.
+    """
 
     submit: Submit | None
     _growing: _PartialBlock | None = field(default=None, init=False)
@@ -92,11 +95,11 @@ class NewBlocks(ReplicaHandle):
 
     @reports_failures
     def add_chunks(self, piece: BlockData, data: memoryview, *, is_whole: bool) -> None:
-        """Take the next chunks of a block with their data, which must not change until `commit`.
-        The block's metadata is taken from the last piece (`is_whole`).
+        """Accept the next chunks of a block with their data.
 
-        No lease is needed. Raise SutureError if the chunks are refused or cannot be written; the
-        caller must then call `discard`.
+        The data must not change until `commit`. The block's metadata is taken from the last piece,
+        for which `is_whole` is True. No lease is needed. Raise SutureError if the chunks are
+        refused or cannot be written. The caller must then call `discard`.
         """
         block_id = piece.block_id
         check_id(block_id, "block id")
@@ -123,9 +126,12 @@ class NewBlocks(ReplicaHandle):
 
     @reports_failures
     def commit(self) -> int:
-        """Move complete blocks into place and commit them, all or none; return how many blocks are
-        committed. The number includes identical blocks that were already committed. The caller
-        holds the container's lease."""
+        """Move the complete blocks into place and commit all or none.
+
+        Return the number of committed blocks. The number includes identical blocks that were
+        already committed. The caller holds the container's lease. Raise SutureError if the blocks
+        are refused or cannot be written.
+        """
         volume, container_id = self.volume, self.container_id
         whole, self._whole = self._whole, []
         with ExitStack() as stack:
@@ -154,7 +160,7 @@ class NewBlocks(ReplicaHandle):
         return len(whole)
 
     def discard(self) -> None:
-        """Remove uncommitted data. After `commit` this does nothing."""
+        """Remove uncommitted data. Do nothing after a `commit`."""
         growing, self._growing = self._growing, None
         if growing is not None:
             self._abandon(growing.file)
@@ -174,8 +180,11 @@ class NewBlocks(ReplicaHandle):
         chunks: Sequence[ChunkInfo],
         data: memoryview,
     ) -> list[ChunkInfo]:
-        """Return the chunks to record. Raise `RefusedError` unless they are contiguous and their
-        data matches the writer's checksums."""
+        """Return the chunks to record. `before` has the chunks of the block that were sent earlier.
+
+        Raise `RefusedError` unless the chunks are contiguous and their data matches the checksums
+        of the client.
+        """
         end = before[-1].end if before else 0
         start = 0
         recorded = []
@@ -212,7 +221,10 @@ class NewBlocks(ReplicaHandle):
         self._whole.append(_CompleteBlock(block, memoryview(b""), growing.file))
 
     def _place(self, whole: Sequence[_CompleteBlock]) -> None:
-        """Put the blocks' files into place, and make the files and their names durable."""
+        """Move the files of the blocks into the replica's directory.
+
+        Then make the files and their names durable.
+        """
         chunks = self.paths.chunks
         for one in whole:
             if one.file is not None:
@@ -237,7 +249,7 @@ class NewBlocks(ReplicaHandle):
                 os.close(directory_fd)
 
     def _write_small(self, small: Sequence[_CompleteBlock], directory_fd: int) -> None:
-        """Write small blocks concurrently, then sync each."""
+        """Write all small blocks, then sync each file. The kernel writes the files concurrently."""
         with ExitStack() as opened:
             fds = []
             for one in small:
@@ -260,8 +272,11 @@ class NewBlocks(ReplicaHandle):
 
 
 def _is_committed(rows: IndexView, container_id: ContainerId, block: BlockData) -> bool:
-    """Return whether an identical block is committed. Raise `RefusedError` if the replica does not
-    accept the block, or already has other chunks with this block id, committed or not."""
+    """Return whether an identical block is committed already.
+
+    Raise `RefusedError` if the replica does not accept the block, or if it already has other chunks
+    with this block id, committed or not.
+    """
     writable_replica(rows, container_id, block.block_id)
     known = known_block(rows, container_id, block.block_id)
     is_summed = all(chunk.checksum_type is not ChecksumType.NONE for chunk in block.chunks)

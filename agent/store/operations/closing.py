@@ -1,8 +1,8 @@
 """Creation and closing of replicas, and updates of the descriptor file.
 
-To close an OPEN replica, the agent sets the state CLOSING, which stops writes. It moves uncommitted
-bytes to quarantine and builds the tree from the metadata. One commit then records the tree and the
-state CLOSED or QUASI_CLOSED.
+To close an OPEN replica, the agent first sets the state CLOSING, which stops writes. Then it moves
+uncommitted bytes to quarantine, and builds the tree from the metadata. One commit records the tree
+and the state CLOSED or QUASI_CLOSED.
 """
 
 import os
@@ -55,8 +55,10 @@ BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CL
 
 
 def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:
-    """Create a durable replica: build it in tmp/, rename it into place, then record it. If a step
-    fails, remove the directory again."""
+    """Create an empty replica durably: build it in tmp/, rename it into place, then record it.
+
+    If a step fails, remove the directory and raise the error.
+    """
     paths = volume.paths(container_id)
     building = replica_paths(volume.layout.importing / str(container_id), container_id)
 
@@ -82,13 +84,16 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
 
 
 def close_replica(replica: ReplicaHandle, *, bcsid: int, force: bool) -> None:
-    """Close a replica. Continue an earlier close that was interrupted at any step.
+    """Close a replica. Continue an earlier close if it was interrupted, at whichever step.
 
-    A replica below the control plane's BCSID becomes QUASI_CLOSED, unless `force` is set. CLOSED
-    and UNHEALTHY replicas keep their state. With `force`, a RECOVERING or QUASI_CLOSED replica
-    adopts `bcsid` if it is higher. A reconstructed replica needs this: if the last blocks were
-    deleted, its own BCSID is lower than its sources'. For a QUASI_CLOSED replica, the missing
-    commits were abandoned or never acknowledged.
+    `bcsid` is the BCSID of the container at the control plane. A replica with a lower BCSID becomes
+    QUASI_CLOSED instead of CLOSED, unless `force` is set. CLOSED and UNHEALTHY replicas keep their
+    state.
+
+    With `force`, a RECOVERING or QUASI_CLOSED replica takes over `bcsid` if it is higher. A
+    reconstructed replica needs this: if the last blocks were deleted, its own BCSID is lower than
+    that of its sources. For a QUASI_CLOSED replica, the missing commits were abandoned or never
+    acknowledged.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -118,10 +123,10 @@ def close_replica(replica: ReplicaHandle, *, bcsid: int, force: bool) -> None:
 
 
 def put_first_tree(replica: ReplicaHandle, event: ReplicaEvent) -> None:
-    """Build the tree from metadata, and commit it together with the new state.
+    """Build the first tree of a replica from its metadata, and commit it.
 
-    The tree omits blocks with damaged rows. If such rows exist, the replica becomes UNHEALTHY in
-    the same commit.
+    The same commit records the new state of the replica. The tree omits blocks with damaged rows.
+    If there are any, the same commit makes the replica UNHEALTHY.
     """
     container_id = replica.container_id
     with replica.volume.index.read() as rows:
@@ -149,7 +154,7 @@ def put_first_tree(replica: ReplicaHandle, event: ReplicaEvent) -> None:
 
 
 def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> list[ScanFinding]:
-    """Return a finding for every unreadable block row."""
+    """Return a finding for every damaged block row of a container."""
     return [
         replica_damage(
             container_id,
@@ -164,7 +169,7 @@ def damaged_rows(rows: IndexView, container_id: ContainerId, now_ms: int) -> lis
 
 
 def unhealthy(container_id: ContainerId, row: ReplicaRow, *, finding_count: int) -> ReplicaRow:
-    """Return the row in state UNHEALTHY with its former state and `finding_count`."""
+    """Return the replica row with the state UNHEALTHY, its former state, and `finding_count`."""
     former = row.former_state
     if row.state is not ReplicaState.UNHEALTHY:
         former = FORMER_STATE[row.state]
@@ -177,7 +182,7 @@ def unhealthy(container_id: ContainerId, row: ReplicaRow, *, finding_count: int)
 
 
 def move_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -> None:
-    """Change the state durably, then rewrite the descriptor."""
+    """Apply `event` to the state of a replica durably, then rewrite the descriptor."""
 
     def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
@@ -190,7 +195,7 @@ def move_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -
 
 
 def follow_state(volume: Volume, container_id: ContainerId) -> None:
-    """Write the descriptor from the row, and end its journal entry."""
+    """Rewrite the descriptor from the replica row, then remove the descriptor's journal entry."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
     paths = volume.paths(container_id)
@@ -201,8 +206,11 @@ def follow_state(volume: Volume, container_id: ContainerId) -> None:
 
 
 def follow_states(volume: Volume, container_ids: Sequence[ContainerId]) -> None:
-    """Do the work of `follow_state` for many replicas, with two syncs of the file system instead of
-    two for each replica."""
+    """Rewrite the descriptors of many replicas, and remove their journal entries.
+
+    This does the work of `follow_state` with two syncs of the file system, instead of two syncs for
+    each replica.
+    """
     with volume.index.read() as rows:
         known = [(container_id, rows.replica(container_id)) for container_id in container_ids]
     contents = {}
@@ -221,11 +229,10 @@ def follow_states(volume: Volume, container_ids: Sequence[ContainerId]) -> None:
 
 
 def quarantine_uncommitted(replica: ReplicaHandle, tree: Tree) -> None:
-    """Remove uncommitted bytes from the block files, so that a closed replica contains only its
-    blocks. A client that died may have left such bytes. They go to quarantine. Empty files are
-    deleted.
+    """Move uncommitted bytes of the block files to quarantine. Delete empty files without a row.
 
-    A file whose row is damaged is not changed, because its correct content is unknown.
+    A client that died may have left such bytes. A closed replica must contain only its blocks. A
+    file whose row is damaged is not changed, because its correct content is unknown.
     """
     paths = replica.paths
     with replica.volume.index.read() as rows:
@@ -253,7 +260,7 @@ def quarantine_uncommitted(replica: ReplicaHandle, tree: Tree) -> None:
 
 
 def remove_unwritten(paths: ReplicaPaths, block_ids: Sequence[BlockId]) -> None:
-    """Remove empty files of blocks that have no row."""
+    """Remove the empty files of these blocks, which have no rows."""
     for block_id in block_ids:
         path = paths.block_file(block_id)
         with block_errors(path):
@@ -264,7 +271,7 @@ def remove_unwritten(paths: ReplicaPaths, block_ids: Sequence[BlockId]) -> None:
 
 
 def block_ends(tree: Tree) -> dict[int, int]:
-    """Return the length of each live block in bytes."""
+    """Return the length in bytes of each block of the tree that is not deleted, by block id."""
     counts = tree.chunk_counts
     ends = np.zeros(len(counts), dtype=np.uint64)
     last = tree.chunk_starts[1:][counts > 0].astype(np.int64) - 1
@@ -274,8 +281,11 @@ def block_ends(tree: Tree) -> dict[int, int]:
 
 
 def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
-    """Return the size in bytes of every block that has a file or a part of the pack. Foreign files
-    are ignored; the scan reports them."""
+    """Return the size in bytes of every block that has data on the disk, by block id.
+
+    The data is in a file, or in a part of the pack file. Ignore other files in the directory,
+    because the scan reports them.
+    """
     sizes_bytes = {}
     with suppress(FileNotFoundError), os.scandir(paths.chunks) as entries:
         for entry in entries:
@@ -291,11 +301,11 @@ def data_sizes(paths: ReplicaPaths, packed: PackedBlocks) -> dict[BlockId, int]:
 def quarantine_tail(
     replica: ReplicaHandle, block_id: BlockId, end: int, *, why: str, reserve_bytes: int
 ) -> int:
-    """Move a block file's bytes from `end` on to quarantine; return how many bytes were moved.
+    """Move the bytes of a block file from `end` on to quarantine. Return the number of moved bytes.
 
     The copy is durable before the file is truncated. Holes take no space in the copy. If `end` is
-    0, the file is moved rather than copied. Raise `BlockFailed(DISK_OUT_OF_SPACE)`, with nothing
-    changed, if the copy would leave less than `reserve_bytes` free.
+    0, the complete file is renamed instead of copied. Raise `BlockFailed(DISK_OUT_OF_SPACE)`, with
+    nothing changed, if the copy would leave less than `reserve_bytes` of free space.
     """
     volume = replica.volume
     path = replica.paths.block_file(block_id)

@@ -1,11 +1,11 @@
-"""Deletion of blocks and containers: the delete is recorded first, then the data is removed.
+"""Deletion of blocks and containers. The delete is recorded before the data is removed.
 
 To delete blocks, one commit records the tree with tombstones, removes the rows and writes a journal
-entry. Then the files are unlinked, and the journal entry ends. To delete a container, the agent
-sets the state DELETED, renames the directory to tmp/, deletes the rows and removes the files.
+entry. Then the files are unlinked, and the journal entry is removed. To delete a container, the
+agent sets the state DELETED, renames the directory to tmp/, deletes the rows and removes the files.
 
-A crash therefore leaves bytes without a record, never a record without bytes. The next start
-finishes the deletes that the journal or the state DELETED shows.
+Therefore, a crash may leave bytes without a record, but never a record without bytes. The next
+start finishes the deletes that have a journal entry or the state DELETED.
 """
 
 import stat
@@ -48,11 +48,12 @@ GRAVES_FAILED_MAX: Final = 3  # each failure may take half a minute on a failing
 
 @dataclass(frozen=True, slots=True)
 class DeleteResult:
-    """Result of a delete. `freed` has the bytes of each deleted block. `left` has the error of each
-    block whose file could not be removed, including blocks of earlier deletes.
+    """Result of a delete.
 
-    `was_last_damage` means that all known damage was in these blocks. Only a scan can then confirm
-    that the replica is healthy.
+    `freed` has the size in bytes of each deleted block. `left` has the error of each block whose
+    file could not be removed, including blocks of earlier deletes. `was_last_damage` is True if the
+    deleted blocks contained all known damage of the replica. A scan must then confirm that the
+    replica is healthy.
     """
 
     freed: Mapping[BlockId, int]
@@ -69,8 +70,11 @@ class DeleteResult:
 def delete_blocks(
     replica: ReplicaHandle, block_ids: Iterable[BlockId], kept_ids: Collection[BlockId] = ()
 ) -> DeleteResult:
-    """Delete blocks of a closed replica. Move the data of `kept_ids` to quarantine. A repeated call
-    removes files that an earlier call could not remove."""
+    """Delete blocks of a closed replica. Move the data of the blocks in `kept_ids` to quarantine.
+
+    A repeated call removes files that an earlier call could not remove. Raise
+    `RefusedError(DELETE_ON_OPEN_CONTAINER)` if the replica is not closed.
+    """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
         row = rows.replica(container_id)
@@ -98,11 +102,12 @@ def delete_blocks(
 def fresh_tombstones(
     rows: IndexView, container_id: ContainerId, tree: Tree, block_ids: Iterable[BlockId]
 ) -> dict[BlockId, int]:
-    """Return the tombstone checksums of those blocks that are live, or whose row a scan found lost.
+    """Return the checksums for the new tombstones of `block_ids`, by block id.
 
-    A checksum is computed from the block row, not from bytes that a scan read. Replicas therefore
-    agree on it even if the data of one was damaged. Without a readable row, the checksum is taken
-    from the tree.
+    Omit a block that neither the index nor the tree has, unless a scan found it damaged. The
+    checksum is computed from the block row, not from bytes that a scan has read. Therefore, all
+    replicas compute the same checksum, even if the data of one is damaged. Without an intact row,
+    the checksum is taken from the tree, or is 0.
     """
     tombstones = {}
     damaged = {one.block_id for one in rows.findings(container_id) if one.is_damage}
@@ -131,9 +136,11 @@ def replace_by_tombstones(
     *,
     kept_ids: Collection[BlockId] = (),
 ) -> Mapping[BlockId, SutureError]:
-    """Replace blocks by tombstones, and remove their data or move it to quarantine. Return the
-    errors of files that remain, by block. Raise `RefusedError` if the replica has changed since
-    `row` was read."""
+    """Replace blocks by tombstones, and remove their data.
+
+    Return the errors of files that remain, by block id. The data of the blocks in `kept_ids` is
+    moved to quarantine. Raise `RefusedError` if the replica has changed since `row` was read.
+    """
 
     def alter(rows: IndexChange, row: ReplicaRow) -> ReplicaRow:
         return record_tombstones(rows, replica.container_id, row, tombstones, kept_ids=kept_ids)
@@ -154,8 +161,11 @@ def record_tombstones(
     *,
     kept_ids: Collection[BlockId] = (),
 ) -> ReplicaRow:
-    """Replace block rows by tombstones, and write the journal entry to unlink the files or
-    quarantine them. Return the updated replica row."""
+    """Replace block rows by tombstones, and write the journal entry that unlinks their files.
+
+    The entry moves the files of the blocks in `kept_ids` to quarantine. Return the updated replica
+    row.
+    """
     bytes_gone = 0
     blocks_gone = 0
     told = dict[BlockId, Texts]()
@@ -183,8 +193,10 @@ def record_tombstones(
 def without_findings(
     rows: IndexChange, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
 ) -> ReplicaRow:
-    """Remove the findings of deleted blocks; return the updated replica row. The state does not
-    change until a scan finds the remaining blocks healthy."""
+    """Remove the findings of deleted blocks. Return the updated replica row.
+
+    The state of the replica stays the same until a scan finds the remaining blocks healthy.
+    """
     findings = list(rows.findings(container_id))
     gone = [one for one in findings if one.block_id in block_ids]
     if not gone:
@@ -200,7 +212,7 @@ def without_findings(
 
 
 def row_bytes(block_id: BlockId, raw: bytes) -> int:
-    """Return the data bytes that a block row records; 0 if the row is damaged."""
+    """Return the number of data bytes that a block row records, or 0 if the row is damaged."""
     try:
         return sum(chunk.length_bytes for chunk in decode_block(block_id, raw).chunks)
     except DamagedData:
@@ -208,7 +220,7 @@ def row_bytes(block_id: BlockId, raw: bytes) -> int:
 
 
 def _metadata(block_id: BlockId, raw: bytes) -> Texts:
-    """Return the client metadata of a block; an empty tuple if its row is damaged."""
+    """Return the client metadata in a block row, or an empty tuple if the row is damaged."""
     try:
         return decode_block(block_id, raw).metadata
     except DamagedData:
@@ -216,7 +228,10 @@ def _metadata(block_id: BlockId, raw: bytes) -> Texts:
 
 
 def to_unlink(rows: IndexView, container_id: ContainerId) -> UnlinkEntry:
-    """Return the journal's unlink entry; an empty entry if there is none."""
+    """Return the unlink entry of a container in the journal.
+
+    If there is none, return an entry without blocks.
+    """
     for _, entry in rows.journal(container_id):
         if isinstance(entry, UnlinkEntry):
             return entry
@@ -224,10 +239,10 @@ def to_unlink(rows: IndexView, container_id: ContainerId) -> UnlinkEntry:
 
 
 def unlink_blocks(replica: ReplicaHandle) -> Mapping[BlockId, SutureError]:
-    """Remove the files that the journal's unlink entry names, or move them to quarantine. Remove
-    the pack if no block of it is left. Then end the journal entry.
+    """Remove the files of the blocks in the journal's unlink entry, or move them to quarantine.
 
-    A block whose file cannot be removed stays in the journal. Return the errors, by block.
+    Remove the pack file if none of its blocks is left. Then remove the journal entry. A block whose
+    file cannot be removed stays in the journal. Return the errors of these blocks, by block id.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -265,9 +280,11 @@ def unlink_blocks(replica: ReplicaHandle) -> Mapping[BlockId, SutureError]:
 
 
 def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -> bool:
-    """Remove a block's file; return whether it existed. A directory in its place is moved to
-    quarantine, because its content is unknown. Raise `BlockFailed` if the file cannot be removed.
-    The caller syncs the parent directory."""
+    """Remove the file of a block. Return whether the file existed. The caller syncs the directory.
+
+    If there is a directory in the place of the file, move it to quarantine, because its content is
+    unknown. Raise `BlockFailed` if the file cannot be removed.
+    """
     path = volume.paths(container_id).block_file(block_id)
     with block_errors(path):
         try:
@@ -280,8 +297,11 @@ def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -
 
 
 def keep_block(replica: ReplicaHandle, block_id: BlockId, metadata: Texts) -> None:
-    """Move a block's file to quarantine, or copy its part of a pack. Unreadable bytes of a pack are
-    not kept. The quarantine note contains `metadata`, which has the name of the key."""
+    """Move a block's file to quarantine, or copy the block's part of a pack file to quarantine.
+
+    If the part of the pack file cannot be read, copy nothing. The note of the copy contains
+    `metadata`, which includes the name of the key.
+    """
     volume = replica.volume
     with volume.index.read() as rows:
         place = place_of(rows, replica.paths, replica.container_id, block_id)
@@ -313,8 +333,10 @@ def delete_replica(
     volume: Volume, container_id: ContainerId, *, force: bool, proof: str = ""
 ) -> str:
     """Delete a replica. Raise `RefusedError` if it is open or not empty, unless `force` is set.
-    `proof` shows that other replicas have the data. Return "" if no files remain, otherwise the
-    reason why files remain."""
+
+    `proof` is written to the verification log, and shows that other replicas have the data. Return
+    "" if no files remain, and otherwise the reason why they remain.
+    """
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         has_rows = next(rows.blocks(container_id), None) is not None
@@ -335,8 +357,11 @@ def delete_replica(
 def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
-    """Raise RefusedError if the replica is open or not empty. A replica is not empty if it has rows
-    or non-empty files. Files count, because the index that had their rows may have been lost."""
+    """Raise `RefusedError` if the replica is open or not empty.
+
+    A replica is not empty if it has block rows or files with content. The files are checked, too,
+    because the index that had their rows may have been lost.
+    """
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
         raise RefusedError(
             Code.DELETE_ON_OPEN_CONTAINER,
@@ -364,9 +389,11 @@ def _is_empty_file(path: Path) -> bool:
 
 
 def finish_delete(volume: Volume, container_id: ContainerId) -> str:
-    """Complete the delete of a replica in state DELETED, whichever step was interrupted. Return ""
-    if no files remain, otherwise the reason why files without a row remain. `purge_deleted` retries
-    their removal."""
+    """Complete the delete of a replica in state DELETED, whichever step was interrupted.
+
+    Return "" if no files remain. Otherwise, return the reason why files remain. These files have no
+    row, and `purge_deleted` tries again to remove them.
+    """
     root = volume.paths(container_id).root
     grave = volume.layout.deleting / str(container_id)
     with disk_errors(root):
@@ -383,9 +410,11 @@ def finish_delete(volume: Volume, container_id: ContainerId) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """Result of a retry to remove the files of deleted replicas: the number of removed replicas,
-    the remaining paths, and the reason of the first failure. Paths whose removal failed are
-    last."""
+    """Result of another attempt to remove the files of deleted replicas.
+
+    The fields are the number of removed replicas, the remaining paths, and the reason of the first
+    failure. Paths whose removal failed are last.
+    """
 
     removed_count: int
     left: tuple[Path, ...]
@@ -393,9 +422,11 @@ class PurgeResult:
 
 
 def purge_deleted(volume: Volume, known: Collection[Path]) -> PurgeResult:
-    """Remove the remaining files of deleted replicas. `known` has the paths that the last check
-    found. Only these are removed, because newer paths may belong to a running delete. Stop after a
-    few failures. Raise VolumeFailed if the directory cannot be listed."""
+    """Remove the remaining files of deleted replicas. Stop after a few failures.
+
+    `known` has the paths that the previous check found. Only these are removed, because newer paths
+    may belong to a running delete. Raise `VolumeFailed` if the directory cannot be listed.
+    """
     with disk_errors(volume.layout.deleting):
         found = set(volume.layout.deleting.iterdir())
     old = [grave for grave in known if grave in found]
@@ -417,8 +448,10 @@ def purge_deleted(volume: Volume, known: Collection[Path]) -> PurgeResult:
 
 
 def changed_meanwhile(container_id: ContainerId) -> RefusedError:
-    """Return the error for a change that is based on an outdated read of the replica, because the
-    caller held no lease."""
+    """Return the error for a replica that another thread has changed in the meantime.
+
+    This happens only if the caller does not hold the lease of the container.
+    """
     return RefusedError(
         Code.INVALID_CONTAINER_STATE,
         f"container {container_id} was changed concurrently",

@@ -7,9 +7,11 @@
 4. Read the new bytes back past the page cache, and verify them.
 5. Record the new bytes and remove the journal entries, in one LMDB commit.
 
-If a start finds a journal entry and all new bytes are on the disk, it completes the overwrite.
-Otherwise it restores the old bytes from quarantine. Ozone overwrites in place without a journal.
-`ozone.repair.installation` repairs Ozone volumes with the same steps and a journal of files.
+If a start finds a journal entry and all its new bytes are on the disk, it completes the overwrite.
+Otherwise it restores the old bytes from quarantine.
+
+Ozone overwrites in place without a journal. `ozone.repair.installation` repairs Ozone volumes with
+the same steps, and keeps its journal in files.
 """
 
 import errno
@@ -60,10 +62,12 @@ def overwrite_chunk(
     pending: bool,
     proof: str = "",
 ) -> None:
-    """Write `data` at the chunk's offset, as `overwrite_chunks` does. First move foreign objects
-    away from the file's path, and give a packed block a file of its own. `pending` means that a
-    client rewrites uncommitted bytes. The journal entry contains `proof`, which shows that a peer
-    has the same bytes."""
+    """Write `data` at the offset of the chunk, with the steps of `overwrite_chunks`.
+
+    If another object is at the path of the file, move it away first. Give a packed block a file of
+    its own. `pending` is True if a client rewrites uncommitted bytes, and False for a repair. The
+    journal entry contains `proof`, which shows that a peer has the same bytes.
+    """
     volume, options = replica.volume, replica.options
     path = replica.paths.block_file(block_id)
     clear_place(replica, block_id, reserve_bytes=options.reserve_bytes)
@@ -97,9 +101,12 @@ def overwrite_chunk(
 def overwrite_chunks(
     replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes], record: Record
 ) -> None:
-    """Write the new bytes of all entries, and verify them on the disk. Call `record` in the commit
-    that ends the entries. Raise SutureError if a step fails. The old bytes are then restored, or
-    the next start restores them if the journal still has an entry."""
+    """Write the new bytes of all entries, and verify them on the disk.
+
+    Call `record` in the commit that removes the journal entries. Raise SutureError if a step fails.
+    The old bytes are then restored. If this fails, too, the journal keeps the entries, and the next
+    start restores the bytes.
+    """
 
     container_id = replica.container_id
 
@@ -118,8 +125,10 @@ def overwrite_chunks(
 
 
 def _write(replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequence[bytes]) -> None:
-    """Write all chunks, make them durable and verify them on the disk. Raise SutureError if this
-    fails."""
+    """Write all chunks, sync them, and verify them on the disk.
+
+    Raise SutureError if a step fails.
+    """
     paths = replica.paths
     pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
     written: dict[BlockId, list[InstallEntry]] = defaultdict(list)
@@ -138,7 +147,7 @@ def _write(replica: ReplicaHandle, entries: Sequence[InstallEntry], data: Sequen
 
 
 def finish(replica: ReplicaHandle, entries: Sequence[InstallEntry], record: Record) -> None:
-    """Record the new bytes and end the entries, in one commit."""
+    """Record the new bytes and remove the journal entries, in one commit."""
 
     def change(rows: IndexChange) -> None:
         record(rows)
@@ -147,7 +156,7 @@ def finish(replica: ReplicaHandle, entries: Sequence[InstallEntry], record: Reco
 
     replica.volume.index.write(change)
     for entry in entries:
-        if entry.pending and entry.quarantine:  # the client replaced its own bytes: drop the copy
+        if entry.pending and entry.quarantine:  # old bytes of a client: not needed
             with suppress(SutureError):  # the write is complete even if the copy remains
                 quarantine.forget(replica.volume.layout, entry.quarantine)
 
@@ -163,15 +172,19 @@ def _roll_back(replica: ReplicaHandle, entries: Sequence[InstallEntry]) -> None:
 
 
 def is_open(replica: ReplicaHandle, entry: InstallEntry) -> bool:
-    """Return whether the journal still has the entry, which means that the new bytes are not
-    recorded yet."""
+    """Return whether the journal still has the entry.
+
+    If it has, the new bytes are not recorded yet.
+    """
     with replica.volume.index.read() as rows:
         return entry in (known for _, known in rows.journal(replica.container_id))
 
 
 def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
-    """Raise `BlockFailed` if the disk does not have the new bytes of one file. Raise SutureError if
-    the file cannot be read."""
+    """Raise `BlockFailed` if the disk does not return the new bytes of these entries of one file.
+
+    Raise SutureError if the file cannot be read.
+    """
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
     found = blockfile.of_each_past_cache(path, spans, lambda data: (len(data), crc32c(data)))
     for entry, here in zip(entries, found, strict=True):
@@ -194,7 +207,10 @@ def arrived(path: Path, entry: InstallEntry) -> bool:
 
 
 def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:
-    """Restore the old content of the file, as far as it was readable, and end the journal entry."""
+    """Restore the old content of the file, and remove the journal entry.
+
+    Bytes that could not be read before the overwrite are not restored.
+    """
     volume = replica.volume
     path = replica.paths.block_file(entry.block_id)
     if entry.old_length_bytes != blockfile.ABSENT:
@@ -214,9 +230,9 @@ def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:
 
 
 def keep_old(layout: VolumeLayout, note: QuarantineEntry, path: Path, size_bytes: int) -> str:
-    """Copy a file's bytes in the range of `note` to quarantine; return the name of the copy.
+    """Copy the bytes of a file in the range of `note` to quarantine. Return the name of the copy.
 
-    Return "" if the file ends before the range, if the range is unreadable, or if repeated reads
+    Return "" if the file ends before the range, if the range cannot be read, or if repeated reads
     differ. Raise SutureError if the copy cannot be written.
     """
     if size_bytes <= note.offset:
@@ -233,8 +249,10 @@ def keep_old(layout: VolumeLayout, note: QuarantineEntry, path: Path, size_bytes
 
 
 def kept_of(layout: VolumeLayout, entry: InstallEntry) -> bytes:
-    """Return the old bytes of an entry from quarantine. Raise OSError if they are incomplete, or if
-    repeated reads differ."""
+    """Return the old bytes of an entry from their copy in quarantine.
+
+    Raise OSError if the copy is incomplete, or if repeated reads of it differ.
+    """
     kept = quarantine.content_path(layout, entry.quarantine)
     if entry.is_of_batch:
         read = partial(blockfile.read, kept, entry.kept_start, entry.kept_bytes)

@@ -1,5 +1,7 @@
-"""Reads of blocks, replicas and volumes. Index reads are short snapshots. Data is returned
-unverified."""
+"""Reads of blocks, replicas and volumes.
+
+A read of the index uses a short snapshot. Data is returned without verification.
+"""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,7 +45,7 @@ BLOCKS_MAX: Final = 10_000
 
 
 def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData]:
-    """Yield the blocks of readable rows. Damaged rows are skipped; the scan reports them."""
+    """Yield the blocks of intact rows. Skip damaged rows, because the scan reports them."""
     for block_id, row in rows:
         try:
             yield decode_block(block_id, row)
@@ -52,8 +54,7 @@ def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData
 
 
 class BlockLocation(NamedTuple):
-    """A committed block: its record, the location of its bytes, and its replica's index and
-    BCSID."""
+    """A committed block, the location of its bytes, and the index and BCSID of its replica."""
 
     block: BlockData
     place: BlockBytes
@@ -62,22 +63,28 @@ class BlockLocation(NamedTuple):
 
 
 class LocalReplicaView(ReplicaHandle):
-    """Handle for reads of one replica. No lease is needed."""
+    """Handle for reads of one replica. The caller needs no lease."""
 
     def block(self, block_id: BlockId) -> BlockData:
-        """Return a committed block. Raise `RefusedError(BLOCK_NOT_COMMITTED)` if it has only
-        uncommitted chunks, `RefusedError(NO_SUCH_BLOCK)` if there is none, and `UnavailableError`
-        if its row is damaged."""
+        """Return the record of a committed block.
+
+        Raise `RefusedError(BLOCK_NOT_COMMITTED)` if the block has only uncommitted chunks,
+        `RefusedError(NO_SUCH_BLOCK)` if it does not exist, and `UnavailableError` if its row is
+        damaged.
+        """
         return self.readable(block_id).block
 
     @reports_failures
     def blocks(self, *, start: int = 0, count: int = BLOCKS_MAX) -> list[BlockData]:
-        """Return at most `count` committed blocks from id `start` on, without damaged rows."""
+        """Return at most `count` committed blocks, from block id `start` on. Omit damaged rows."""
         return list(islice(readable_blocks(self.block_rows(start)), min(count, BLOCKS_MAX)))
 
     @reports_failures
     def readable(self, block_id: BlockId) -> BlockLocation:
-        """Return a committed block and the location of its bytes. Raise the errors of `block`."""
+        """Return a committed block and the location of its bytes.
+
+        Raise the same errors as `block`.
+        """
         container_id = self.container_id
         with self.volume.index.read() as rows:
             replica_index, bcsid = rows.standing(container_id)
@@ -106,12 +113,15 @@ class LocalReplicaView(ReplicaHandle):
         *,
         past_cache: bool = False,
     ) -> bytes:
-        """Return bytes of a block, unverified. `past_cache` reads from the disk. If the block is
-        given by its id, uncommitted bytes are readable, too.
+        """Return bytes of a block, without verification.
 
-        Raise `RefusedError`: NO_SUCH_BLOCK, or UNABLE_TO_FIND_CHUNK if the range is beyond the
-        block's end. Raise `UnavailableError` if the file is shorter than its record, and
-        `VolumeFailed` for an I/O error.
+        With `past_cache`, read from the disk instead of the page cache. If `block` is a block id,
+        uncommitted bytes can be read, too.
+
+        Raise `RefusedError(NO_SUCH_BLOCK)` if there is no such block, and
+        `RefusedError(UNABLE_TO_FIND_CHUNK)` if the range exceeds the end of the block. Raise
+        `UnavailableError` if the file is shorter than its record, and `VolumeFailed` for an I/O
+        error.
         """
         return self._read(block, offset, length_bytes, past_cache=past_cache)
 
@@ -151,8 +161,10 @@ class LocalReplicaView(ReplicaHandle):
         return data
 
     def _locate_block(self, block_id: BlockId) -> tuple[BlockBytes, int]:
-        """Return the location of a block's bytes, and the block's end, including uncommitted
-        chunks."""
+        """Return the location of a block's bytes, and the end of the block in bytes.
+
+        The end includes uncommitted chunks.
+        """
         with self.volume.index.read() as rows:
             rows.replica(self.container_id)
             place = place_of(rows, self.paths, self.container_id, block_id)
@@ -163,15 +175,18 @@ class LocalReplicaView(ReplicaHandle):
 
     @reports_failures
     def tree(self) -> Tree:
-        """Return the replica's tree. Rebuild it if its file is absent, damaged or stale.
+        """Return the tree of the replica. Rebuild it if its file is absent, damaged or stale.
 
         Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if the replica is not closed yet.
         """
         return load_tree(self)
 
     def block_rows(self, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield raw block rows by ascending id from `start` on, in batches of short transactions. A
-        block that is deleted meanwhile may be missing."""
+        """Yield (block id, raw row) by ascending id, from block `start` on.
+
+        The rows are read in batches of short transactions. A block that is deleted in the meantime
+        may be missing.
+        """
         while True:
             with self.volume.index.read() as rows:
                 batch = list(islice(rows.blocks(self.container_id, start), ROWS_PER_READ))
@@ -181,18 +196,20 @@ class LocalReplicaView(ReplicaHandle):
             start = batch[-1][0] + 1
 
     def block_row(self, block_id: BlockId) -> bytes | None:
-        """Return the raw row of a block; None if there is none."""
+        """Return the raw row of a block, or None if there is no row."""
         with self.volume.index.read() as rows:
             return rows.block(self.container_id, block_id)
 
     def blocks_without_row(self) -> Mapping[BlockId, int]:
-        """Return the blocks whose rows are lost or damaged, with the size of their files in
-        bytes."""
+        """Return the blocks that have data on the disk but no intact row.
+
+        Each block is returned with the size of its data in bytes.
+        """
         with self.volume.index.read() as rows:
             return blocks_without_row(rows, self.paths, self.container_id)
 
     def tombstones(self) -> Mapping[BlockId, int]:
-        """Return the tombstone checksums of deleted blocks."""
+        """Return the checksums in the tombstones of deleted blocks, by block id."""
         with self.volume.index.read() as rows:
             return rows.tombstones(self.container_id)
 
@@ -203,7 +220,10 @@ class LocalReplicaView(ReplicaHandle):
 
 
 def damaged_block(container_id: ContainerId, damage: DamagedData) -> UnavailableError:
-    """Return the error for a block whose row is damaged. Its hint is to read another replica."""
+    """Return the error for a read of a block whose row is damaged.
+
+    Its hint is to read another replica.
+    """
     return UnavailableError(
         Code.UNAVAILABLE,
         f"container {container_id}: {damage}",
@@ -214,8 +234,11 @@ def damaged_block(container_id: ContainerId, damage: DamagedData) -> Unavailable
 def findings_of(
     volumes: Iterable[Volume], places: Mapping[ContainerId, Volume], *, start: int, count: int
 ) -> list[ScanFinding]:
-    """Return unresolved findings of the replicas that the volumes serve, from container `start`
-    on."""
+    """Return at most `count` unresolved findings of replicas on these volumes.
+
+    The findings are in ascending order of container ids, from container `start` on. `places` has
+    the volume that serves each container. Findings about other copies of a replica are omitted.
+    """
     found: list[ScanFinding] = []
     for volume in volumes:
         with volume.index.read() as rows:
@@ -230,7 +253,10 @@ def findings_of(
 
 
 def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Changes:
-    """Return the newest changes of all replicas, and the paths of unreadable volumes."""
+    """Return the newest `count` changes of all replicas since `since_ms`.
+
+    The result also has the paths of the volumes whose index cannot be read.
+    """
 
     def read(volume: Volume) -> Changes:
         try:
@@ -243,15 +269,21 @@ def changes_of(volumes: Iterable[Volume], *, since_ms: int, count: int) -> Chang
 
 
 def finding_counts(volume: Volume, *, since_ms: int) -> tuple[int, int]:
-    """Return how many findings of a volume appeared and how many disappeared since `since_ms`."""
+    """Return the numbers of findings that appeared and that disappeared on a volume.
+
+    Only changes since `since_ms` are counted.
+    """
     with volume.index.read() as rows:
         return count_findings(rows.history_rows(), since_ms=since_ms)
 
 
 def facts_or_failure(volume: Volume, *, sharing: int) -> VolumeFacts:
-    """Return the facts of a volume. If its disk returns an error, return the facts of a failed
-    volume. Report the space of a file system with `sharing` volumes in equal shares, so that a sum
-    over the volumes counts the space once."""
+    """Return the facts of a volume.
+
+    If its disk returns an error, return the facts of a failed volume. `sharing` is the number of
+    volumes on the same file system. Each of them reports an equal share of the space, so that a sum
+    over the volumes counts the space once.
+    """
     try:
         facts = volume_facts(volume)
         return replace(
@@ -264,7 +296,7 @@ def facts_or_failure(volume: Volume, *, sharing: int) -> VolumeFacts:
 
 
 def failed_facts(volume: Volume, reason: str) -> VolumeFacts:
-    """Return the facts of a volume that failed after it was opened."""
+    """Return the facts of a volume that failed after it was opened, with the reason."""
     return VolumeFacts(
         volume_id=volume.volume_id,
         path=volume.layout.volume,
@@ -278,7 +310,7 @@ def failed_facts(volume: Volume, reason: str) -> VolumeFacts:
 
 
 def volume_facts(volume: Volume) -> VolumeFacts:
-    """Return the facts of an open volume."""
+    """Return the facts of an open volume. Raise SutureError if its disk returns an error."""
     used_bytes, container_count = _used(volume)
     head = volume.verification.heads.now
     return VolumeFacts(
@@ -294,7 +326,10 @@ def volume_facts(volume: Volume) -> VolumeFacts:
 
 
 def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> ReplicaColumns:
-    """Return the replicas that a volume serves, as columns."""
+    """Return the replicas that a volume serves, as columns.
+
+    `places` has the volume that serves each container.
+    """
     with volume.index.read() as rows:
         columns, _ = rows.columns()
     is_here = (places.get(number) is volume for number in columns.container_ids.tolist())
@@ -302,16 +337,17 @@ def served_columns(volume: Volume, places: Mapping[ContainerId, Volume]) -> Repl
 
 
 def index_version(volume: Volume) -> int:
-    """Return the index's version, which grows with every change of the volume's index."""
+    """Return the version of the volume's index, which increases with every change."""
     with volume.index.read() as rows:
         return rows.version()
 
 
 def _used(volume: Volume) -> tuple[int, int]:
-    """Return the total bytes and the number of a volume's replicas.
+    """Return the total size in bytes and the number of the replicas of a volume.
 
-    This reads all rows, so the result is cached until the index changes. If the last count took
-    long, its result is also used for COUNTED_FOR times that duration after a change.
+    This reads all rows. Therefore, the result is cached until the index changes. If the last count
+    took long, its result is used even after a change, for COUNTED_FOR times the duration of the
+    count.
     """
     began_s = time.monotonic()
     kept = volume.counted.get(USED)

@@ -1,10 +1,12 @@
 """Repairs of one replica. Each step is journaled and destroys no data.
 
-Local bytes that verify are never overwritten; the disk is read directly before each overwrite. If
-the local row is intact, bytes that do not match this row are refused, whatever their source. Only
-an operator's order overrides these two rules. Replaced or truncated bytes go to quarantine first.
-Every step increments the replica's generation. Therefore, a scan that began earlier cannot commit
-its tree.
+Local bytes that match their checksums are never overwritten. The disk is read directly before each
+overwrite. If the local row is intact, bytes that do not match this row are refused, whatever their
+source. Only an order of an operator overrides these two rules. Replaced or truncated bytes go to
+quarantine first.
+
+Every step increments the generation of the replica. Therefore, a scan that began earlier cannot
+commit its tree.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,8 +42,10 @@ from suture.runtime.durable import block_errors
 
 @dataclass(eq=False)
 class ReplicaRepair(ReplicaHandle):
-    """Handle for repairs of one replica, which must have a tree. The caller holds the container's
-    lease."""
+    """Handle for repairs of one replica, which must have a tree.
+
+    The caller holds the container's lease.
+    """
 
     def __post_init__(self) -> None:
         """Raise `RefusedError` if the replica has no tree."""
@@ -57,20 +61,18 @@ class ReplicaRepair(ReplicaHandle):
         is_ordered: bool = False,
         proof: str = "",
     ) -> None:
-        """Install a peer's chunk in place of a missing or damaged one.
+        """Install a peer's chunk in the place of a missing or damaged one.
 
-        `is_ordered` means that an operator ordered exactly these bytes, even if the local row
-        differs or local bytes verify. `proof` shows that a peer has the bytes on its disk. A proof
-        is required if the local disk has bytes at that offset and no local row contradicts them.
-        `proof` is written to the journal.
+        `is_ordered` means that an operator ordered exactly these bytes. They are then installed
+        even if the local row differs, or if the local bytes match it. `proof` shows that a peer has
+        the bytes on its disk, and is written to the journal. A proof is required if the local disk
+        has bytes at that offset and no local row contradicts them.
 
         Raise `RefusedError`:
 
-        - NOT_PROVEN if a required proof is missing.
-        - INELIGIBLE if the local bytes verify.
-        - OVERLAPPING_CHUNK if the chunk overlaps recorded chunks.
-        - CHUNK_GAP if the chunk would leave a hole.
-        - CHECKSUM_MISMATCH if the data does not match `chunk` or the local row.
+        - NOT_PROVEN if a required proof is missing. - INELIGIBLE if the local bytes match the local
+        row. - OVERLAPPING_CHUNK if the chunk overlaps recorded chunks. - CHUNK_GAP if the chunk
+        would leave a hole. - CHECKSUM_MISMATCH if the data does not match `chunk` or the local row.
 
         Raise `BlockFailed` if the disk does not return the written bytes.
         """
@@ -93,11 +95,11 @@ class ReplicaRepair(ReplicaHandle):
     def salvage_chunk(
         self, block_id: BlockId, chunk: ChunkInfo, *, is_ordered: bool = False
     ) -> bool:
-        """Record a chunk whose row was lost while its bytes are still on the disk. Return True if
-        it is recorded.
+        """Record a chunk whose row was lost while its bytes are still on the disk.
 
-        Return False, with nothing changed, if the bytes do not verify or cannot be verified. Also
-        return False if a different local row exists, unless an operator ordered it (`is_ordered`).
+        Return True if the chunk is recorded. Return False, with nothing changed, if the bytes on
+        the disk do not match the checksums of `chunk`, or if it has no checksums. Also return False
+        if a different local row exists, unless an operator ordered the change (`is_ordered`).
         """
         check_shape(block_id, chunk)
         block = self._fitting_block(block_id, chunk)
@@ -113,18 +115,21 @@ class ReplicaRepair(ReplicaHandle):
         return True
 
     def medium_has(self, block_id: BlockId, chunk: ChunkInfo) -> bool:
-        """Return whether the local disk has the chunk's bytes at the chunk's offset. No lease is
-        needed, because each step that records or overwrites bytes checks again."""
+        """Return whether the local disk has the bytes of the chunk at its offset.
+
+        The caller needs no lease, because each step that records or overwrites bytes checks the
+        disk again.
+        """
         if chunk.checksum_type is ChecksumType.NONE:
             return False
         return verifies(chunk, self.read_medium(block_id, chunk))
 
     def trim(self, block_id: BlockId, *, proof: str = "") -> int:
-        """Move the bytes after the last recorded chunk to quarantine; return how many bytes were
-        moved.
+        """Move the bytes after the last recorded chunk to quarantine.
 
-        If the block has no row, the complete file is moved. Raise `RefusedError(INELIGIBLE)` if the
-        row is unreadable, because the end of the block is then unknown.
+        Return the number of moved bytes. If the block has no row, move the complete file. Raise
+        `RefusedError(INELIGIBLE)` if the row is damaged, because the end of the block is then
+        unknown.
         """
         check_id(block_id, "block id")
         with self.volume.index.read() as rows:
@@ -137,9 +142,10 @@ class ReplicaRepair(ReplicaHandle):
         return trim_block(self, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
-        """Delete a block that a peer has deleted, with the checksum in the peer's tombstone.
+        """Delete a block that a peer has deleted, and record the peer's tombstone.
 
-        The caller must know that the delete is confirmed. The bytes go to quarantine.
+        `checksum` is the checksum in that tombstone. The bytes of the block go to quarantine. The
+        caller must have confirmed the delete.
         """
         check_id(block_id, "block id")
         if not 0 <= checksum < 2**64:
@@ -155,8 +161,10 @@ class ReplicaRepair(ReplicaHandle):
         check_removed(left, block_id)
 
     def adopt_bcsid(self, block_id: BlockId, bcsid: int) -> None:
-        """Raise a block's BCSID to `bcsid`; never lower it. The caller must know that the block is
-        complete."""
+        """Raise the BCSID of a block to `bcsid`, but never lower it.
+
+        The caller must have checked that the block is complete.
+        """
         check_bcsid(bcsid)
         self._alter_block(
             "adopt_bcsid",
@@ -188,7 +196,10 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def install_empty_block(self, block_id: BlockId) -> None:
-        """Record a block that has no chunks at a peer and no readable row in this replica."""
+        """Record a block without chunks, unless this replica has an intact row of the block.
+
+        The block is empty at a peer. Raise `RefusedError` if the block was deleted here.
+        """
         check_id(block_id, "block id")
 
         def change(rows: IndexChange) -> None:
@@ -200,8 +211,11 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def advance_bcsid(self, bcsid: int) -> None:
-        """Raise the replica's BCSID to `bcsid`. The new BCSID claims that the replica has all
-        blocks up to it."""
+        """Raise the BCSID of the replica to `bcsid`, but never lower it.
+
+        The BCSID states that the replica has all commits up to it, which the caller must have
+        checked.
+        """
         check_bcsid(bcsid)
 
         def change(rows: IndexChange) -> None:
@@ -213,8 +227,10 @@ class ReplicaRepair(ReplicaHandle):
         self.volume.index.write(change)
 
     def note_contradictions(self, found: Sequence[ScanFinding], *, is_complete: bool) -> bool:
-        """Store contradictions with peers as findings. Return True if the stored contradictions
-        have changed."""
+        """Store contradictions with peers as findings of the replica.
+
+        Return True if the stored contradictions have changed.
+        """
         return self.volume.index.write(
             lambda rows: note_contradictions(
                 rows, self.container_id, found, is_complete=is_complete
@@ -222,7 +238,10 @@ class ReplicaRepair(ReplicaHandle):
         )
 
     def keep_version(self, block_id: BlockId, offset: int, data: bytes, why: str) -> None:
-        """Store a peer's version of a chunk in quarantine if there is enough free space."""
+        """Store a peer's version of a chunk in quarantine.
+
+        Do nothing if there is too little free space.
+        """
         if self.volume.available_bytes() - len(data) < self.options.reserve_bytes:
             return
         at_ms = self.options.now_ms()
@@ -230,7 +249,7 @@ class ReplicaRepair(ReplicaHandle):
         quarantine_bytes(self.volume.layout, note, data)
 
     def rewrite_descriptor(self) -> None:
-        """Rewrite the descriptor from the index."""
+        """Rewrite the descriptor file from the replica row in the index."""
         self._tell("rewrite_descriptor")
         follow_state(self.volume, self.container_id)
 
@@ -244,12 +263,14 @@ class ReplicaRepair(ReplicaHandle):
         return block
 
     def read_medium(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
-        """Return the bytes on disk in the chunk's range; b"" if they are unreadable."""
+        """Return the bytes on disk in the range of the chunk, or b"" if they cannot be read."""
         return self.read_medium_many(block_id, [chunk])[0]
 
     def read_medium_many(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
-        """Return the bytes on disk of several chunks of one block, whose file is opened once. An
-        item is b"" if its range is unreadable."""
+        """Return the bytes on disk of several chunks of one block. The file is opened only once.
+
+        An item is b"" if its range cannot be read.
+        """
         with self.volume.index.read() as rows:
             place = place_of(rows, self.paths, self.container_id, block_id)
         spans = [(chunk.offset, chunk.length_bytes) for chunk in chunks]
@@ -262,7 +283,7 @@ class ReplicaRepair(ReplicaHandle):
         chunk: ChunkInfo | None = None,
         proof: str = "",
     ) -> None:
-        """Write a repair step to the verification log before the step begins."""
+        """Write a repair step to the verification log, before the step begins."""
         with self.volume.index.read() as rows:
             row = rows.replica(self.container_id)
         log = self.volume.verification
@@ -281,8 +302,10 @@ class ReplicaRepair(ReplicaHandle):
 
 
 def verifies(chunk: ChunkInfo, data: bytes) -> bool:
-    """Return whether `data` matches the chunk's checksums. If the chunk has none, `data` only needs
-    the chunk's full length."""
+    """Return whether `data` matches the checksums of the chunk.
+
+    If the chunk has no checksums, only compare the length of the data with that of the chunk.
+    """
     if len(data) < chunk.length_bytes:
         return False
     actual = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
@@ -292,9 +315,12 @@ def verifies(chunk: ChunkInfo, data: bytes) -> bool:
 def check_replaceable(
     block_id: BlockId, chunk: ChunkInfo, recorded: ChunkInfo | None, *, held: bytes, proof: str
 ) -> None:
-    """Raise `RefusedError` if the bytes on disk (`held`) match the chunk in the local row
-    (`recorded`), or if `chunk` differs from that row. If `recorded` is None, the held bytes may be
-    correct, so a peer's `proof` of the new bytes is required."""
+    """Raise `RefusedError` if the bytes on disk must not be replaced by those of `chunk`.
+
+    `held` has the bytes on disk. `recorded` is the chunk in the local row. Replacing is refused if
+    the bytes on disk match `recorded`, or if `chunk` differs from `recorded`. If `recorded` is
+    None, the bytes on disk may be correct. A peer's `proof` of the new bytes is then required.
+    """
     where = f"block {block_id}, chunk at {chunk.offset}"
     if recorded is None:
         if held and not proof:
@@ -315,14 +341,19 @@ def check_replaceable(
 
 
 def check_removed(left: Mapping[BlockId, SutureError], block_id: BlockId) -> None:
-    """Raise the error of this block if its removal failed. `left` has the errors of failed
-    removals, by block; the errors of other blocks are ignored."""
+    """Raise the error of this block if its removal failed.
+
+    `left` has the errors of failed removals, by block id. Ignore the errors of other blocks.
+    """
     if block_id in left:
         raise left[block_id]
 
 
 def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
-    """Raise `RefusedError` if the data does not match the offered chunk."""
+    """Raise `RefusedError` if the data does not match the offered chunk.
+
+    The length and the checksums of the chunk are compared.
+    """
     check_shape(block_id, chunk)
     if len(data) != chunk.length_bytes:
         raise RefusedError(
@@ -334,7 +365,7 @@ def check_offered(block_id: BlockId, chunk: ChunkInfo, data: bytes) -> None:
 
 
 def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
-    """Raise `RefusedError` if the chunk has an invalid id, offset or length."""
+    """Raise `RefusedError` if the block id, or the offset or length of the chunk, is invalid."""
     check_id(block_id, "block id")
     try:
         check_chunk(block_id, chunk)
@@ -347,7 +378,7 @@ def check_shape(block_id: BlockId, chunk: ChunkInfo) -> None:
 
 
 def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
-    """Return the chunk that begins at `offset`; None if there is none."""
+    """Return the chunk of a block that begins at `offset`, or None if there is none."""
     chunks = block.chunks if block else ()
     return next((chunk for chunk in chunks if chunk.offset == offset), None)
 
@@ -355,8 +386,11 @@ def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
 def check_fits(
     block_id: BlockId, end_bytes: int, recorded: ChunkInfo | None, chunk: ChunkInfo
 ) -> None:
-    """Raise `RefusedError` unless the chunk has exactly the range of the `recorded` chunk, or
-    begins at the end of the block."""
+    """Raise `RefusedError` unless `chunk` has the range of `recorded`, or begins at the end.
+
+    `end_bytes` is the end of the block. `recorded` is the chunk that begins at the same offset, or
+    None.
+    """
     if chunk.offset > end_bytes:
         raise RefusedError(
             Code.CHUNK_GAP,
@@ -372,10 +406,11 @@ def check_fits(
 
 
 def trim_block(replica: ReplicaHandle, block_id: BlockId, end: int) -> int:
-    """Truncate a block file to `end`; return how many bytes went to quarantine.
+    """Truncate a block file to `end`. Return the number of bytes that were moved to quarantine.
 
-    No journal is needed, because the copy in quarantine is durable before the file is truncated.
-    After a crash between the two, the file is unchanged. A second trim then makes a second copy.
+    No journal entry is needed, because the copy in quarantine is durable before the file is
+    truncated. If a crash happens between the two, the file is unchanged. The next trim then makes a
+    second copy.
     """
     container_id = replica.container_id
     with replica.volume.index.read() as rows:

@@ -1,9 +1,9 @@
-"""Reads of a replica's files for an export: past the page cache, by many threads at once.
+"""Reads of a replica's files for an export, past the page cache, by many threads at once.
 
-Unlike a scan, an export reads the disk only once and does not verify; the receiver verifies the
-bytes. Full pages are read with O_DIRECT. Large files are read ahead, and small files are read many
-at once. If a direct read is impossible, the file is read with RWF_DONTCACHE, which keeps no pages
-in the cache, if the kernel supports it.
+Unlike a scan, an export reads the disk only once and verifies nothing, because the receiver
+verifies the bytes. Full pages are read with O_DIRECT. Large files are read ahead. Small files are
+read many at once. If a direct read is impossible, the file is read with RWF_DONTCACHE, which keeps
+no pages in the cache, if the kernel supports it.
 """
 
 import errno
@@ -37,12 +37,17 @@ _Sizes = TypeVar("_Sizes", int, npt.NDArray[np.int64])
 
 
 class ExportFiles:
-    """The block files of one replica. Many threads may call `read`. Close it after the last
-    read."""
+    """The block files of one replica. Several threads may call `read`.
+
+    The owner calls `close` after the last read.
+    """
 
     def __init__(self, chunks: Path, packed: PackedBlocks) -> None:
-        """Open the chunks directory, and the pack if it has some of the blocks. Without a chunks
-        directory, every file is absent. Raise VolumeFailed if the directory cannot be opened."""
+        """Open the directory of block files, and the pack file if it has some of the blocks.
+
+        If there is no directory, every file is reported as absent. Raise `VolumeFailed` if the
+        directory cannot be opened.
+        """
         self._chunks = chunks
         self._packed = packed
         self._pack_fd = ABSENT
@@ -59,7 +64,7 @@ class ExportFiles:
                     self._pack_fd = _open(PACK_NAME, self._directory_fd, direct=True)
 
     def close(self) -> None:
-        """Close the directory, the pack and the read queues. No read may be running."""
+        """Close the directory, the pack file and the read queues. No read may be running."""
         while self._queues:
             self._queues.pop().close()
         for fd in (self._directory_fd, self._pack_fd):
@@ -68,8 +73,10 @@ class ExportFiles:
         self._directory_fd = self._pack_fd = ABSENT
 
     def size_bytes(self, block_id: BlockId) -> int:
-        """Return the size of a block in its file or pack, in bytes; `ABSENT` if there is no
-        file."""
+        """Return the size in bytes of a block in its own file or in the pack file.
+
+        Return `ABSENT` if there is no file.
+        """
         if self._directory_fd == ABSENT:
             return ABSENT
         packed = self._packed.of(block_id)
@@ -84,8 +91,10 @@ class ExportFiles:
                 return ABSENT
 
     def borrow(self, size_bytes: int) -> memoryview:
-        """Return an aligned buffer of at least `size_bytes`. The caller returns it with
-        `release`."""
+        """Return an aligned buffer of at least `size_bytes`.
+
+        The caller gives it back with `release`.
+        """
         try:
             buffer = self._buffers.pop()
         except IndexError:
@@ -94,14 +103,13 @@ class ExportFiles:
         return buffer
 
     def release(self, buffer: memoryview) -> None:
-        """Return a buffer for reuse."""
+        """Accept a buffer of `borrow` for reuse."""
         self._buffers.append(buffer)
 
     def read(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Fill `target` from a block's file; return the number of bytes read. Raise OSError if the
-        read fails.
+        """Fill `target` from the file of a block. Return the number of bytes read.
 
-        Page-aligned ranges are read with O_DIRECT.
+        Page-aligned ranges are read with O_DIRECT. Raise OSError if the read fails.
         """
         is_aligned = not (offset | len(target)) % ALIGNMENT_BYTES
         name, start = f"{block_id}.block", 0
@@ -115,8 +123,10 @@ class ExportFiles:
             os.close(fd)
 
     def borrow_queue(self) -> ReadQueue | None:
-        """Return a read queue; None if the kernel has none available. The caller returns it with
-        `give_back_queue`."""
+        """Return a read queue, or None if the kernel provides none.
+
+        The caller gives the queue back with `give_back_queue`.
+        """
         try:
             return self._queues.pop()
         except IndexError:
@@ -125,12 +135,14 @@ class ExportFiles:
         return None
 
     def give_back_queue(self, queue: ReadQueue) -> None:
-        """Return a read queue for reuse. No read may be running in it."""
+        """Accept a read queue for reuse. No read may be running in it."""
         self._queues.append(queue)
 
     def open_direct(self, block_id: BlockId) -> tuple[int, int]:
-        """Return a descriptor opened with O_DIRECT, and the block's offset in that file. The caller
-        ends its use with `done_with`. Raise OSError if the file cannot be opened."""
+        """Return a descriptor opened with O_DIRECT, and the offset of the block in that file.
+
+        The caller calls `done_with` after the last use. Raise OSError if the file cannot be opened.
+        """
         packed = self._packed.of(block_id) if self._pack_fd != ABSENT else None
         if packed is not None:
             return self._pack_fd, packed.offset
@@ -145,14 +157,17 @@ class ExportFiles:
 class WholeFiles:
     """Small files, each read completely and many at once. The first reads start at construction.
 
-    Used by one thread. The results are views of its memory, which is valid until `close`.
+    Only one thread may use the object. The results are views of its memory, which are valid until
+    `close`.
     """
 
     def __init__(
         self, files: ExportFiles, wanted: Sequence[tuple[BlockId, int]], room_bytes: int
     ) -> None:
-        """Start to read blocks of these sizes. The sum of their `spread_bytes` is at most
-        `room_bytes`."""
+        """Start to read these blocks, given as (block id, size in bytes).
+
+        The sum of the `spread_bytes` of the sizes must be at most `room_bytes`.
+        """
         self._files = files
         self._wanted = wanted
         self._buffer = files.borrow(room_bytes)
@@ -163,7 +178,7 @@ class WholeFiles:
         self._begin(0)
 
     def close(self) -> None:
-        """Wait for running reads, then return the queue and the memory."""
+        """Wait for running reads, then give back the queue and the memory."""
         if self._queue is not None:
             with suppress(OSError):  # if the queue fails, it has waited for all reads
                 self._queue.results()
@@ -172,7 +187,11 @@ class WholeFiles:
         self._files.release(self._buffer)
 
     def read_results(self) -> "list[memoryview | OSError]":
-        """Return the data of each file, at most its expected size, or the error of its read."""
+        """Return the data of each file, or the error of its read.
+
+        The results are in the order of the requested blocks. The data of a file has at most its
+        expected size.
+        """
         found: list[memoryview | OSError] = []
         buffer = self._buffer
         for first in range(0, len(self._wanted), READS_MAX):
@@ -188,7 +207,7 @@ class WholeFiles:
         return found
 
     def _begin(self, first: int) -> None:
-        """Start to read the next files, at most READS_MAX."""
+        """Start to read at most READS_MAX files, beginning with the file at index `first`."""
         if self._queue is None:
             return
         self._failed = {}
@@ -211,7 +230,7 @@ class WholeFiles:
                 self._files.done_with(fd)
 
     def _counts(self, count: int) -> list[int]:
-        """Return the number of bytes read from each started file, or its negative error number."""
+        """Return the number of bytes read from each started file, or a negative errno."""
         if self._queue is None:
             return [NOT_TOGETHER] * count
         try:
@@ -225,8 +244,10 @@ class WholeFiles:
     def _read_result(
         self, block_id: BlockId, target: memoryview, count: int
     ) -> "memoryview | OSError":
-        """Return the data, or the error. If the file could not be read in the batch, read it alone
-        now."""
+        """Return the data of a file, or the error of its read.
+
+        If the file could not be read in the batch, read it alone now.
+        """
         if -count in REFUSED:
             try:
                 count = self._files.read(block_id, 0, target)
@@ -236,7 +257,10 @@ class WholeFiles:
 
 
 class ReadsAhead:
-    """Running reads of full pages. Used by one thread, which waits for each read before `close`."""
+    """Asynchronous reads of full pages.
+
+    Only one thread may use the object. It waits for each read before it calls `close`.
+    """
 
     def __init__(self, files: ExportFiles) -> None:
         self._files = files
@@ -251,17 +275,18 @@ class ReadsAhead:
         return self._queue is not None
 
     def close(self) -> None:
-        """Return the queue for reuse. No read may be running."""
+        """Give back the queue. No read may be running."""
         assert not self._under_way, "their memory would be written to later"
         if self._queue is not None:
             self._files.give_back_queue(self._queue)
             self._queue = None
 
     def begin(self, block_id: BlockId, offset: int, target: memoryview) -> int:
-        """Start to fill `target` with full pages; return an id for `count`. The memory of `target`
-        must remain valid until the read has ended.
+        """Start to fill `target` with full pages of a block.
 
-        Raise OSError if the file cannot be opened, if there is no queue, or if the queue is full.
+        Return an id, with which `count` waits. The memory of `target` must remain valid until the
+        read has ended. Raise OSError if the file cannot be opened, if there is no queue, or if the
+        queue is full.
         """
         if self._queue is None or not self._free:
             raise OSError(errno.EAGAIN, "a queue is full")
@@ -275,8 +300,10 @@ class ReadsAhead:
         return number
 
     def count(self, number: int) -> int:
-        """Wait for the read with this id; return its number of bytes. Raise OSError if it
-        failed."""
+        """Wait for the read with this id.
+
+        Return its number of bytes. Raise OSError if the read failed.
+        """
         assert self._queue is not None
         while number not in self._ended:
             try:
@@ -295,7 +322,7 @@ class ReadsAhead:
 
 
 def spread_bytes(size_bytes: _Sizes) -> _Sizes:
-    """Return a size in bytes, rounded up to full pages. For an array of sizes, return an array."""
+    """Return a size in bytes, rounded up to full pages. Return an array for an array of sizes."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -310,8 +337,10 @@ def _open(name: str, directory_fd: int, *, direct: bool) -> int:
 
 
 def _fill(fd: int, offset: int, target: memoryview) -> int:
-    """Read until `target` is full or the file ends; return the number of bytes. Keep no pages in
-    the cache if the kernel supports that."""
+    """Read until `target` is full or the file ends. Return the number of bytes read.
+
+    The read keeps no pages in the cache if the kernel supports RWF_DONTCACHE.
+    """
     flags, filled = RWF_DONTCACHE, 0
     while filled < len(target):
         try:

@@ -1,15 +1,15 @@
-"""Import of a replica from another datanode: built in tmp/, then recorded and renamed into place.
+"""Import of a replica from another datanode.
 
-1. Reserve space.
-2. Write chunks, tree and descriptor to tmp/importing/<id>, and sync them.
-3. Commit all rows and a "moving in" journal entry, in one LMDB transaction.
-4. Rename the directory into place.
-5. Remove the journal entry, in a second transaction.
+It is built in tmp/, then recorded and renamed into place.
 
-The replica is reported only after the last step. After a crash before the commit of step 3, the
-next start removes the files from tmp/. After a later crash, the next start finds the journal entry.
-If the directory is in place, the replica is complete and is served. Otherwise the start deletes its
-rows.
+1. Reserve space. 2. Write chunks, tree and descriptor to tmp/importing/<id>, and sync them. 3.
+   Commit all rows and a journal entry (`MovingEntry`), in one LMDB transaction. 4. Rename the
+   directory into place. 5. Remove the journal entry, in a second transaction.
+
+The replica is reported to the SCM only after the last step. If a crash happens before the commit of
+step 3, the next start removes the files from tmp/. If it happens later, the next start finds the
+journal entry. If the directory is then in place, the replica is complete, and the agent serves it.
+Otherwise the agent deletes the rows of the replica.
 """
 
 import os
@@ -62,7 +62,7 @@ _COUNT: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportSpec:
-    """The sender's description of a replica. `data_bytes` is approximate."""
+    """Description of a replica by its sender. `data_bytes` is approximate."""
 
     container_id: ContainerId
     state: ReplicaState
@@ -73,13 +73,16 @@ class ImportSpec:
     created_at_ms: int
     data_bytes: int
     generation: int = FIRST_GENERATION
-    """Generation of the imported tree. A move between volumes uses the original's next one."""
+    """Generation of the imported tree. A move between volumes increments it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportVerdict:
-    """The receiver's result of verifying a replica. `findings` has only damage. `contradictions`
-    has the contradictions with peers that the source declared."""
+    """Result of the verification of an imported replica by the receiver.
+
+    `findings` has only damage. `contradictions` has the contradictions with other replicas that the
+    sender has reported.
+    """
 
     tree: Tree
     findings: Sequence[ScanFinding]
@@ -91,7 +94,7 @@ class ImportVerdict:
 
 @dataclass(slots=True, eq=False)
 class _SpaceReservation:
-    """The volume of a running import, and its reserved space that is not used yet."""
+    """The volume of a running import, and the number of reserved bytes that are not used yet."""
 
     volume: Volume | None = None
     left_bytes: int = 0
@@ -99,9 +102,11 @@ class _SpaceReservation:
 
 @dataclass(slots=True)
 class ReplicaImports:
-    """The running imports. No lock is needed, because single operations on a dict are atomic. If
-    two imports claim the last space at the same time, at most one is admitted, and possibly
-    none."""
+    """The running imports of a store.
+
+    No lock is needed, because single operations on a dict are atomic. If two imports reserve the
+    last space of a volume at the same time, at most one of them is admitted, and possibly none.
+    """
 
     options: StoreOptions
     _claims: dict[ContainerId, _SpaceReservation] = field(default_factory=dict)
@@ -112,9 +117,12 @@ class ReplicaImports:
     def begin(
         self, announced: ImportSpec, volumes: Sequence[Volume], submit: Submit | None
     ) -> "ReplicaImport":
-        """Reserve space, and create the directory for the import. Raise `UnavailableError`: BUSY if
-        the container is being imported already or too many imports are running, DISK_OUT_OF_SPACE
-        if no volume has enough space."""
+        """Reserve space, and create the directory for an import.
+
+        Raise `UnavailableError(BUSY)` if the container is being imported already or too many
+        imports are running. Raise `UnavailableError(DISK_OUT_OF_SPACE)` if no volume has enough
+        space.
+        """
         container_id = announced.container_id
         if len(self._claims) >= ARRIVALS_MAX:
             raise UnavailableError(
@@ -137,11 +145,11 @@ class ReplicaImports:
             raise
 
     def forget(self, container_id: ContainerId) -> None:
-        """Release the reservation of a container."""
+        """End the import of a container, and release its reserved space."""
         self._claims.pop(container_id, None)
 
     def on(self, volume: Volume) -> list[ContainerId]:
-        """Return the containers being imported to a volume."""
+        """Return the ids of the containers that are being imported to a volume."""
         return [key for key, claim in list(self._claims.items()) if claim.volume is volume]
 
     def reserved_bytes(self, volume: Volume) -> int:
@@ -153,8 +161,11 @@ class ReplicaImports:
     def _reserve(
         self, claim: _SpaceReservation, wanted_bytes: int, volumes: Sequence[Volume]
     ) -> None:
-        """Reserve space first, then check that the space was available. The check therefore counts
-        concurrent reservations."""
+        """Reserve space on the volume with the most free space.
+
+        Raise `UnavailableError` if it is too small. The reservation is made first and checked
+        afterwards. Therefore, the check includes concurrent reservations.
+        """
         by_room = sorted(volumes, key=self._free_bytes, reverse=True)
         for volume in by_room:
             claim.left_bytes, claim.volume = wanted_bytes, volume
@@ -175,7 +186,7 @@ class ReplicaImports:
 
 @dataclass(eq=False)
 class ReplicaImport:
-    """A running import. A single thread uses it, and ends it with `publish` or `discard`."""
+    """A running import. Only one thread may use it, and ends it with `publish` or `discard`."""
 
     arrivals: ReplicaImports
     claim: _SpaceReservation
@@ -201,8 +212,10 @@ class ReplicaImport:
         self._is_open = True
 
     def _made(self) -> tuple[BinaryIO, int]:
-        """Create the import's directory. Return the file for rows, and a descriptor of the chunks
-        directory."""
+        """Create the directory of the import.
+
+        Return the open file for block rows, and a descriptor of the directory of block files.
+        """
         remove_tree(self._paths.root)
         self._paths.root.mkdir(DIRECTORY_MODE)
         self._paths.chunks.mkdir(DIRECTORY_MODE)
@@ -222,8 +235,10 @@ class ReplicaImport:
     # -- during the import
 
     def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
-        """Store the rows of blocks in a file until the commit, because the rows may need much
-        memory. Skip empty rows; return the number of stored rows."""
+        """Store the rows of blocks in a file until the commit. Return the number of stored rows.
+
+        Skip empty rows. The rows are not kept in memory, because they may need too much.
+        """
         kept = [(block_id, row) for block_id, row in zip(block_ids, rows, strict=True) if row]
         ids, rows = [block_id for block_id, _ in kept], [row for _, row in kept]
         head = struct.pack(f"<I{len(kept)}Q{len(kept)}I", len(kept), *ids, *map(len, rows))
@@ -232,14 +247,19 @@ class ReplicaImport:
         return len(kept)
 
     def expect_small(self, count: int) -> None:
-        """Announce `count` small blocks. Write them to a pack if there are so many that a pack is
-        cheaper than one file per block."""
+        """Announce that `count` small blocks will follow.
+
+        If there are so many that a pack file is cheaper than one file per block, write them to a
+        pack file.
+        """
         if count >= self.arrivals.options.packed_count_min:
             self._pack = PackWriter(self._directory_fd, self.submit)
 
     def write_whole(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
-        """Write complete blocks by ascending id, in the background. The caller must not change the
-        views."""
+        """Write complete blocks by ascending id, in the background.
+
+        The caller must not change the data.
+        """
         self._use(sum(len(data) for _, data in blocks))
         with disk_errors(self._paths.chunks):
             if self._pack is not None:
@@ -250,26 +270,26 @@ class ReplicaImport:
                 self._files.write_whole(names)
 
     def begin_file(self, block_id: BlockId, size_bytes: int) -> None:
-        """Begin the file of a large block."""
+        """Create the file of a large block. Raise RefusedError if it exceeds the reserved space."""
         self._check_room(size_bytes)
         with disk_errors(self._paths.chunks):
             self._allocated_bytes = self._files.begin(f"{block_id}.block", size_bytes)
         self._use(self._allocated_bytes)
 
     def append(self, data: memoryview) -> None:
-        """Append data to the current file."""
+        """Append data to the file that `begin_file` created."""
         if not self._allocated_bytes:
             self._use(len(data))
         with disk_errors(self._paths.chunks):
             self._files.append(data)
 
     def end_file(self) -> None:
-        """End the current file."""
+        """Finish the file that `begin_file` created, in the background."""
         with disk_errors(self._paths.chunks):
             self._files.end()
 
     def rows(self) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield the rows stored by `keep_rows`, in the same order."""
+        """Yield the rows that `keep_rows` stored, in the same order."""
         with disk_errors(self._rows_path):
             self._rows.flush()
             with self._rows_path.open("rb") as stored:
@@ -283,12 +303,15 @@ class ReplicaImport:
                         yield BlockId(block_id), data[start:end]
 
     def _use(self, size_bytes: int) -> None:
-        """Count `size_bytes` of the reserved space as used."""
+        """Subtract `size_bytes` from the reserved space.
+
+        Raise RefusedError if too little is left.
+        """
         self._check_room(size_bytes)
         self.claim.left_bytes -= size_bytes
 
     def _check_room(self, size_bytes: int) -> None:
-        """Raise RefusedError if `size_bytes` exceeds the remaining reserved space."""
+        """Raise RefusedError if `size_bytes` exceeds the remaining reserved space of the import."""
         if size_bytes > self.claim.left_bytes:
             raise RefusedError(
                 Code.MALFORMED_REQUEST,
@@ -300,11 +323,10 @@ class ReplicaImport:
     # -- end of the import
 
     def publish(self, received: ImportVerdict) -> ReplicaRow:
-        """Make the replica durable and move it into place; return its row. The caller holds the
-        container's lease.
+        """Make the replica durable and move it into place. Return its row.
 
-        If this raises SutureError, the replica is not visible, and the caller must still call
-        `discard`.
+        The caller holds the container's lease. If this raises SutureError, the replica is not
+        visible, and the caller must still call `discard`.
         """
         container_id = self.announced.container_id
         place = self.volume.paths(container_id)
@@ -330,9 +352,11 @@ class ReplicaImport:
         return row
 
     def _sync(self) -> None:
-        """Make the files and their names durable. If the block data is durable already, sync only
-        the descriptor, the tree and the directories, so that the import does not wait for other
-        writes to the file system. Raise OSError if a sync fails."""
+        """Make the files of the import and their names durable. Raise OSError if a sync fails.
+
+        If the block data is durable already, sync only the descriptor, the tree and the
+        directories. The import then does not wait for other writes to the file system.
+        """
         if self._files.unsynced_count or (self._pack is not None and self._pack.unsynced_count):
             sync_file_system(self._directory_fd)
             self._files.drop_cached()
@@ -344,8 +368,10 @@ class ReplicaImport:
         sync_path(paths.root)
 
     def discard(self) -> None:
-        """Remove the files in tmp/ and release the reserved space. This is harmless after
-        `publish`."""
+        """Remove the files in tmp/ and release the reserved space.
+
+        The replica stays if `publish` succeeded.
+        """
         if not self._is_open:
             return
         self._is_open = False
@@ -377,9 +403,11 @@ class ReplicaImport:
         rows.begin_work(container_id, MovingEntry())
 
     def _remove_import(self) -> None:
-        """Remove a replica that could not be moved into place, and its rows. If its directory
-        cannot be removed, the next start of the agent serves the replica, which is complete. If
-        only rows remain, the next start deletes the rows."""
+        """Remove a replica that could not be moved into place, and its rows.
+
+        If the directory cannot be removed, the next start of the agent serves the replica, which is
+        complete. If only the rows remain, the next start deletes them.
+        """
         container_id = self.announced.container_id
         if remove_failed_replica(self.volume, container_id):
             with suppress(SutureError):
@@ -387,7 +415,10 @@ class ReplicaImport:
 
 
 def arrived_row(announced: ImportSpec, received: ImportVerdict, tree: Tree) -> ReplicaRow:
-    """Return the row of an imported replica: never scanned, and UNHEALTHY if it has findings."""
+    """Return the row of an imported replica.
+
+    The row records no scan. Its state is UNHEALTHY if the replica has findings of damage.
+    """
     row = ReplicaRow(
         state=announced.state,
         former_state=announced.former_state,
@@ -408,8 +439,11 @@ def arrived_row(announced: ImportSpec, received: ImportVerdict, tree: Tree) -> R
 
 
 def finish_move(volume: Volume, container_id: ContainerId) -> str:
-    """Complete the journal entry of an import. If its directory is in place, end the entry;
-    otherwise delete its rows. Return a description of the step."""
+    """Complete the import of a replica whose journal entry a start has found.
+
+    If the directory of the replica is in place, remove the journal entry. Otherwise, delete its
+    rows. Return a description of what was done.
+    """
     if volume.paths(container_id).root.is_dir():
         volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
         return "arrival finished"

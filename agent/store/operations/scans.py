@@ -1,4 +1,4 @@
-"""Recording of a scan's result: its tree, its findings and the resulting replica state."""
+"""Recording of the result of a scan: its tree, its findings and the new state of the replica."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,11 +24,14 @@ from scanner.scan_outcome import ScanOutcome
 from suture.errors import BlockFailed, Code, SutureError, UnavailableError
 
 NO_DOUBT: Final = frozenset({Verdict.OK, Verdict.GONE})
-"""Verdicts with which a replica still counts as clean."""
+"""Verdicts of findings that report no damage. A replica with only such findings is clean."""
 
 
 def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
-    """Return the replica's state at the start of a scan. Raise RefusedError if it has no tree."""
+    """Return the state of a replica at the start of a scan.
+
+    Raise RefusedError if it has no tree.
+    """
     with volume.index.read() as rows:
         row = tree_replica(rows, container_id)
     facts = facts_of(container_id, volume.volume_id, row)
@@ -36,7 +39,7 @@ def begin_scan(volume: Volume, container_id: ContainerId) -> ScanBase:
 
 
 def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -> None:
-    """Store a scan's progress durably, unless the replica has changed since the scan began."""
+    """Store the progress of a scan durably, unless the replica has changed since the scan began."""
 
     def change(rows: IndexChange) -> None:
         if rows.replica(container_id).generation == cursor.generation:
@@ -46,8 +49,10 @@ def keep_cursor(volume: Volume, container_id: ContainerId, cursor: ScanCursor) -
 
 
 def kept_cursor(volume: Volume, container_id: ContainerId) -> ScanCursor | None:
-    """Return the cursor of an interrupted scan; None if there is none, or if the replica has
-    changed since that scan began."""
+    """Return the progress of an interrupted scan.
+
+    Return None if there is none, or if the replica has changed since that scan began.
+    """
     with volume.index.read() as rows:
         cursor = rows.cursor(container_id)
         if cursor is None or rows.replica(container_id).generation != cursor.generation:
@@ -60,11 +65,13 @@ def commit_scan(
 ) -> ScanCommit:
     """Make the result of a scan durable, unless the replica has changed since the scan began.
 
-    `is_whole` is False if the scan continued an interrupted scan; the time of the last full scan
-    then does not change. A complete scan replaces the tree and the findings. A stopped scan only
-    adds its findings, because it did not read the rest. The tree file may not be writable, for
-    example on a full disk. Damage is then recorded nevertheless, and a scan without damage counts
-    as complete if the tree is unchanged.
+    `is_whole` is False if the scan continued an interrupted scan. The time of the last full scan
+    then stays the same. A complete scan replaces the tree and the findings. A scan that was stopped
+    only adds its findings, because it did not read the rest of the replica.
+
+    If the tree file cannot be written, for example on a full disk, damage is recorded without it. A
+    scan without damage then counts as complete if the tree is unchanged. Otherwise, the error of
+    the write is raised.
     """
     volume, container_id = replica.volume, replica.container_id
     findings, complete = outcome.findings, outcome.complete
@@ -131,8 +138,11 @@ def apply_scan_result(
     complete: bool,
     is_whole: bool = True,
 ) -> ReplicaRow:
-    """Return the row after a scan with these findings: UNHEALTHY, healed, or in an unchanged
-    state."""
+    """Return the replica row after a scan with these findings.
+
+    With damage, the state becomes UNHEALTHY. If a complete scan finds no damage in an UNHEALTHY
+    replica, the replica returns to its former state. Otherwise, the state stays the same.
+    """
     damage_count = sum(finding.is_damage for finding in findings)
     if complete and is_whole:
         row = replace(row, data_scan_at_ms=options.now_ms())
@@ -148,11 +158,11 @@ def apply_scan_result(
 
 
 def counted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
-    """Return the row with block and byte counts that match its block rows.
+    """Return the replica row with the block and byte counts of its block rows.
 
-    The counts are outdated if rows were lost and later restored by a repair. The BCSID does not
-    change, because a count cannot show that every block up to it is present. For a large replica
-    this takes seconds, so it must not run in a write transaction.
+    The counts in the row are outdated if block rows were lost and later restored by a repair. The
+    BCSID stays the same, because a count cannot show that every block up to it is present. For a
+    large replica this takes seconds, so it must not run in a write transaction.
     """
     if row.block_count == sum(1 for _ in rows.blocks(container_id)):
         return row
@@ -161,15 +171,20 @@ def counted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Repl
 
 
 def differs(before: TreeSummary | None, after: TreeSummary | None) -> bool:
-    """Return whether a report would show a different root, algorithm or set of tombstones."""
+    """Return whether two trees differ in a property that reports show.
+
+    These are the root, the algorithm and the tombstones.
+    """
     if before is None or after is None:
         return before is not after
     return replace(before, generation=0) != replace(after, generation=0)
 
 
 def _is_without_place(error: SutureError) -> bool:
-    """Return True if the tree file was not written because its directory is unusable or the disk is
-    full."""
+    """Return whether the tree file was not written because there is no place for it.
+
+    This is the case if the disk is full, or if the directory of the file is unusable.
+    """
     return isinstance(error, BlockFailed) or error.code is Code.DISK_OUT_OF_SPACE
 
 

@@ -1,7 +1,7 @@
 """Rules for client writes, which are checked before a write changes anything.
 
-A block is a chain of chunks from offset 0 without holes. Committed chunks are final. Uncommitted
-chunks may follow them, and a client may rewrite only these.
+A block is a sequence of chunks from offset 0 without holes. Committed chunks never change.
+Uncommitted chunks may follow them, and a client may rewrite only these.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,30 +47,30 @@ class ChunkPlacement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordedBlock:
-    """Recorded state of one block. `end` includes uncommitted chunks."""
+    """The recorded chunks of one block. `end` is the end in bytes, including uncommitted chunks."""
 
     committed: BlockData | None
     end: int
 
     @property
     def chunks(self) -> tuple[ChunkInfo, ...]:
-        """The committed chunks."""
+        """The committed chunks of the block."""
         return self.committed.chunks if self.committed else ()
 
     @property
     def committed_end(self) -> int:
-        """End of the committed chunks."""
+        """End of the committed chunks, in bytes."""
         return self.committed.length_bytes if self.committed else 0
 
 
 def check_id(value: int, what: str) -> None:
-    """Raise RefusedError if an id is outside Ozone's range."""
+    """Raise RefusedError if an id is outside Ozone's range. `what` names the id in the message."""
     if not 1 <= value <= ID_MAX:
         raise RefusedError(Code.MALFORMED_REQUEST, f"{what} {value} is not within 1..{ID_MAX}")
 
 
 def check_bcsid(bcsid: int) -> None:
-    """Raise RefusedError if a BCSID is out of range."""
+    """Raise RefusedError if a BCSID (the commit id of a block) is out of range."""
     if not 0 <= bcsid <= ID_MAX:
         raise RefusedError(Code.MALFORMED_REQUEST, f"bcsid {bcsid} is not within 0..{ID_MAX}")
 
@@ -85,8 +85,10 @@ def check_new(container_id: ContainerId, replica_index: int, state: ReplicaState
 
 
 def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> ReplicaFacts:
-    """Return the existing replica if it has this index and state. Otherwise raise
-    `RefusedError(CONTAINER_EXISTS)`."""
+    """Return the existing replica if it has this replica index and state.
+
+    Otherwise, raise `RefusedError(CONTAINER_EXISTS)`.
+    """
     if facts.state is state and facts.replica_index == replica_index:
         return facts
     raise RefusedError(
@@ -98,7 +100,7 @@ def check_same(facts: ReplicaFacts, replica_index: int, state: ReplicaState) -> 
 
 
 def writable_replica(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> ReplicaRow:
-    """Return the replica row. Raise RefusedError if a client may not write this block."""
+    """Return the replica row. Raise RefusedError if a client is not allowed to write this block."""
     row = rows.replica(container_id)
     check_open(container_id, row)
     refuse_tombstone(rows, container_id, block_id)
@@ -106,7 +108,10 @@ def writable_replica(rows: IndexView, container_id: ContainerId, block_id: Block
 
 
 def refuse_tombstone(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> None:
-    """Raise RefusedError if the block was deleted: it must neither be written nor restored."""
+    """Raise RefusedError if the block was deleted.
+
+    A deleted block must be neither written nor restored.
+    """
     if rows.tombstone(container_id, block_id) is not None:
         raise RefusedError(
             Code.NO_SUCH_BLOCK,
@@ -128,7 +133,7 @@ def check_open(container_id: ContainerId, row: ReplicaRow) -> None:
 
 
 def known_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -> RecordedBlock:
-    """Return the recorded state of a block. Raise `DamagedData` if its row is damaged."""
+    """Return the recorded chunks of a block. Raise `DamagedData` if its row is damaged."""
     row = rows.block(container_id, block_id)
     committed = None if row is None else decode_block(block_id, row)
     last = rows.last_pending(container_id, block_id)
@@ -139,10 +144,10 @@ def known_block(rows: IndexView, container_id: ContainerId, block_id: BlockId) -
 def checked_chunk(
     options: StoreOptions, block_id: BlockId, chunk: ChunkInfo, data: Buffer
 ) -> ChunkInfo:
-    """Return the chunk to record. Raise RefusedError if `data` does not match the length or the
-    checksums of the chunk.
+    """Return the chunk to record for these bytes.
 
-    A chunk without a checksum type gets CRC32C, because stored data must be verifiable.
+    Raise RefusedError if `data` does not match the length or the checksums of the chunk. A chunk
+    without a checksum type gets CRC32C, because the agent must be able to verify stored data.
     """
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not 0 < len(data) <= options.chunk_bytes_max or chunk.length_bytes != len(data):
@@ -167,14 +172,16 @@ def checked_chunk(
 
 
 def summed_chunk(offset: int, data: Buffer) -> ChunkInfo:
-    """Return a chunk for `data` with the default checksums."""
+    """Return a chunk for `data` at `offset`, with checksums of the default type."""
     checksums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data)
     return ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, checksums)
 
 
 def check_checksums(block_id: BlockId, chunk: ChunkInfo, data: Buffer) -> None:
-    """Raise RefusedError if the checksums have the wrong number or length, or do not match
-    `data`."""
+    """Raise RefusedError if the checksums are malformed, or do not match `data`.
+
+    Malformed checksums have the wrong number or length.
+    """
     where = f"block {block_id}, chunk at {chunk.offset}"
     if chunk.checksum_type is ChecksumType.NONE:
         if chunk.window_checksums:
@@ -212,7 +219,10 @@ def check_checksums(block_id: BlockId, chunk: ChunkInfo, data: Buffer) -> None:
 
 
 def differing_window(actual: bytes, given: bytes, width: int) -> int:
-    """Return the index of the first window whose checksums differ."""
+    """Return the index of the first checksum that differs between `actual` and `given`.
+
+    Each checksum is `width` bytes long.
+    """
     return next(
         start // width
         for start in range(0, len(given), width)
@@ -228,11 +238,11 @@ def place_chunk(
     chunk: ChunkInfo,
     is_there: Callable[[], bool],
 ) -> ChunkPlacement:
-    """Return where the chunk belongs among the recorded chunks of its block.
+    """Return where a chunk that a client writes belongs among the recorded chunks of its block.
 
-    Raise `RefusedError`: CHUNK_GAP if the chunk would leave a hole, OVERLAPPING_CHUNK if it
-    overlaps recorded data. `is_there` returns whether the disk has the bytes of the chunk; it is
-    called only for chunks without checksums.
+    Raise `RefusedError(CHUNK_GAP)` if the chunk would leave a hole, and
+    `RefusedError(OVERLAPPING_CHUNK)` if it overlaps recorded data. `is_there` returns whether the
+    disk has the bytes of the chunk. It is called only for chunks without checksums.
     """
     if chunk.offset == known.end:
         return ChunkPlacement.END
@@ -273,8 +283,8 @@ def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: Block
     """Return the block to record by a commit, with every chunk exactly as it was written.
 
     `written` has the uncommitted chunks by offset. Raise `RefusedError` for the first chunk that is
-    out of order, was never written, or was written with other checksums. Also raise it if the
-    commit is shorter than the committed block.
+    not contiguous with the previous one, was never written, or was written with other checksums.
+    Also raise it if the new commit is shorter than the committed block.
     """
     check_commit(known, block)
     recorded = {chunk.offset: chunk for chunk in (*known.chunks, *written)}
@@ -309,7 +319,10 @@ def resolved_commit(known: RecordedBlock, written: list[ChunkInfo], block: Block
 
 
 def check_commit(known: RecordedBlock, block: BlockData) -> None:
-    """Raise RefusedError if a commit has invalid numbers, or is older than the committed block."""
+    """Raise RefusedError if a commit has invalid numbers, or a BCSID that is too low.
+
+    The BCSID must not be lower than that of the committed block.
+    """
     check_id(block.block_id, "block id")
     check_bcsid(block.bcsid)
     if len(block.chunks) > CHUNKS_PER_BLOCK_MAX:
@@ -326,8 +339,10 @@ def check_commit(known: RecordedBlock, block: BlockData) -> None:
 
 
 def check_encodable(block: BlockData) -> None:
-    """Raise RefusedError if a row cannot contain the block, for example because of too much
-    metadata."""
+    """Raise RefusedError if the block does not fit in a row.
+
+    The cause may be too much metadata.
+    """
     try:
         for chunk in block.chunks:
             check_chunk(block.block_id, chunk)
@@ -337,9 +352,10 @@ def check_encodable(block: BlockData) -> None:
 
 
 def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
-    """Return the row with block count, bytes and highest BCSID from the block rows.
+    """Return the replica row with counts that are computed from its block rows.
 
-    A damaged row counts as a block of no bytes.
+    These are the block count, the byte count and the highest BCSID. A damaged block row counts as a
+    block of 0 bytes.
     """
     block_count = used_bytes = bcsid = 0
     for block_id, raw in rows.blocks(container_id):
@@ -359,8 +375,10 @@ def recounted(rows: IndexView, container_id: ContainerId, row: ReplicaRow) -> Re
 def commit_blocks(
     rows: IndexChange, container_id: ContainerId, blocks: Sequence[BlockData], added_bytes: int = 0
 ) -> None:
-    """Record written chunks as committed blocks. `added_bytes` is the number of their bytes that
-    the replica row does not count yet."""
+    """Record written chunks as committed blocks.
+
+    `added_bytes` is the number of their bytes that the replica row does not count yet.
+    """
     row = rows.replica(container_id)
     bcsid, block_count = row.bcsid, row.block_count
     for block in blocks:

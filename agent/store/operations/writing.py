@@ -1,8 +1,8 @@
 """Client writes of single chunks, and commits of blocks.
 
 The store checks the request, writes the data, syncs the file, and records the chunk in one LMDB
-commit. Then the client gets its acknowledgement. A crash before the commit leaves garbage after the
-recorded end of the file.
+commit. Then the client gets its acknowledgement. After a crash before the commit, the file has
+garbage after its recorded end.
 """
 
 from contextlib import suppress
@@ -31,15 +31,16 @@ from suture.runtime.durable import disk_errors
 
 
 class ReplicaWriter(ReplicaHandle):
-    """Handle for a client's writes to one replica. The caller holds the container's lease."""
+    """Handle for the writes of a client to one replica. The caller holds the container's lease."""
 
     @reports_failures
     def write_chunk(
         self, block_id: BlockId, chunk: ChunkInfo, data: bytes, *, commit: BlockData | None = None
     ) -> ChunkInfo:
-        """Write a chunk durably, and return it as recorded. With `commit`, commit its block, too.
+        """Write a chunk durably, and return the chunk as recorded.
 
-        A chunk whose `checksum_type` is None gets CRC32C. Raise `RefusedError` or
+        If `commit` is given, also commit this block, which contains the chunk. A chunk whose
+        `checksum_type` is None gets CRC32C. Raise `RefusedError` or
         `UnavailableError(DISK_OUT_OF_SPACE)`, with nothing changed.
         """
         check_id(block_id, "block id")
@@ -69,8 +70,10 @@ class ReplicaWriter(ReplicaHandle):
 
     @reports_failures
     def put_block(self, block: BlockData) -> int:
-        """Commit a block whose chunks are written; return its length in bytes. The commit is
-        durable when this returns."""
+        """Commit a block whose chunks are written. Return its length in bytes.
+
+        The commit is durable when this returns.
+        """
         check_id(block.block_id, "block id")
         with self.volume.index.read() as rows:
             writable_replica(rows, self.container_id, block.block_id)
@@ -143,8 +146,10 @@ class ReplicaWriter(ReplicaHandle):
 def forget_unrecorded(
     volume: Volume, container_id: ContainerId, block_id: BlockId, offset: int
 ) -> None:
-    """Truncate a block file to `offset`, because the index failed to record the bytes after it. Do
-    this only if the index confirms that these bytes are not recorded."""
+    """Truncate a block file to `offset`, after the index failed to record the bytes after it.
+
+    Do nothing if the index has a record of these bytes, or cannot be read.
+    """
     with suppress(SutureError), volume.index.read() as rows:
         if known_block(rows, container_id, block_id).end == offset:
             blockfile.forget_tail(volume.paths(container_id).block_file(block_id), offset)

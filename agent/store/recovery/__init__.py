@@ -1,1 +1,1 @@
-"""Recovery of volumes at a start, before they are served; and fsck, which is read-only."""
+"""Recovery of volumes at a start, before they are served, and fsck, which only reads."""

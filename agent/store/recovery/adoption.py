@@ -1,8 +1,8 @@
-"""Recovery of replicas that lost their row, or their directory.
+"""Recovery of replicas that lost their index row or their directory.
 
-The files of a replica without a row are never changed. The replica becomes UNHEALTHY with its
-remaining block rows. Reconcile may salvage its bytes with a peer's metadata. The replica cannot be
-deleted as empty.
+The files of a replica without a row are never changed. The replica becomes UNHEALTHY, and keeps the
+block rows that it still has. Reconcile may restore other blocks with the metadata of a peer. The
+replica cannot be deleted as empty.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ ADOPTED: Final = "index row is lost: loaded from its descriptor as UNHEALTHY"
 
 @dataclass(frozen=True, slots=True)
 class _Remains:
-    """The rows that the index still has of a replica without a replica row."""
+    """The rows that the index still has of a replica whose replica row is lost."""
 
     has_blocks: bool
     packed: PackedBlocks
@@ -41,7 +41,10 @@ class _Remains:
 
 @dataclass(frozen=True, slots=True)
 class _Adoption:
-    """A replica without a row, as its files describe it. `finding` is None if nothing was lost."""
+    """A replica whose replica row is lost, as its files describe it.
+
+    `finding` reports the lost rows. It is None if nothing was lost.
+    """
 
     container_id: ContainerId
     row: ReplicaRow
@@ -50,7 +53,7 @@ class _Adoption:
     tombstones: Mapping[BlockId, int] = field(default_factory=dict)
 
     def record(self, rows: IndexChange) -> None:
-        """Write the rows of the replica."""
+        """Write the rows of the replica to the index."""
         container_id = self.container_id
         if self.finding is None:
             rows.put_replica(container_id, self.row)
@@ -66,11 +69,13 @@ class _Adoption:
 def adopt_directories(
     volume: Volume, options: StoreOptions, container_ids: Sequence[ContainerId]
 ) -> dict[ContainerId, str | DamagedData | OSError]:
-    """Record replicas that are not in the index, from their descriptors, in one commit. Return a
-    description of the step for each; for an unreadable descriptor, the error, with nothing changed.
+    """Record replicas that are not in the index, from their descriptor files, in one commit.
 
-    A crash leaves none of the replicas recorded, or all of them. In the latter case, the next start
-    completes the descriptors from the journal.
+    Return a description of what was done, by container id. If a descriptor cannot be read, the
+    replica is not changed, and the error is returned instead.
+
+    After a crash, either none of the replicas are recorded, or all of them. In the second case, the
+    next start rewrites their descriptors from the journal.
     """
     with volume.index.read() as rows:
         remains = [_remains(rows, container_id) for container_id in container_ids]
@@ -104,8 +109,10 @@ def _remains(rows: IndexView, container_id: ContainerId) -> _Remains:
 def _described(
     volume: Volume, options: StoreOptions, container_id: ContainerId, left: _Remains
 ) -> _Adoption:
-    """Return the replica that a directory contains. Raise `DamagedData` or OSError if its
-    descriptor is unreadable."""
+    """Return the replica that a directory contains.
+
+    Raise `DamagedData` or OSError if its descriptor cannot be read.
+    """
     paths = volume.paths(container_id)
     descriptor = read_descriptor(paths.descriptor, container_id)
     names = _names_in(paths.chunks)
@@ -131,7 +138,7 @@ def _described(
 
 
 def _names_in(chunks: Path) -> frozenset[str] | None:
-    """Return the names in a chunks directory; None if there is no such directory."""
+    """Return the names in a directory of block files, or None if there is no such directory."""
     try:
         return frozenset(path.name for path in chunks.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -139,8 +146,10 @@ def _names_in(chunks: Path) -> frozenset[str] | None:
 
 
 def lost_directory(volume: Volume, options: StoreOptions, container_id: ContainerId) -> None:
-    """Mark a replica whose directory is missing as UNHEALTHY, and create an empty directory for its
-    repair."""
+    """Mark a replica whose directory is missing as UNHEALTHY.
+
+    Create an empty directory, so that a repair can write to it.
+    """
     finding = replica_damage(
         container_id,
         DamageFault.CHUNKS_DIRECTORY_MISSING,

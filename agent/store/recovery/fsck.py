@@ -1,10 +1,9 @@
-"""fsck: read-only check of one volume while no agent uses it.
+"""fsck: a read-only check of one volume while no agent uses it.
 
-It checks VERSION and the lock, then the journal and tmp/. It compares every row with its files, and
-every directory with the rows. With `read_data`, it verifies every chunk against its checksums.
-
-fsck computes counts and block ends from the rows itself, so that it also detects errors that a bug
-of the store made.
+fsck checks VERSION and the lock, then the journal and tmp/. It compares every row with its files,
+and every directory with the rows. With `read_data`, it verifies every chunk against its checksums.
+It computes counts and block ends from the rows itself. Therefore, it also detects errors that a bug
+of the store has caused.
 """
 
 from collections.abc import Iterable
@@ -64,7 +63,10 @@ class FsckProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FsckReport:
-    """Result of a check. `problem_count` also counts problems that `problems` omits."""
+    """Result of an fsck.
+
+    `problem_count` includes problems that are too many for the list `problems`.
+    """
 
     problems: tuple[FsckProblem, ...]
     problem_count: int
@@ -78,7 +80,7 @@ class FsckReport:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counters and problems of a running check."""
+    """Counters and problems of a running fsck."""
 
     problems: list[FsckProblem] = field(default_factory=list)
     problem_count: int = 0
@@ -108,8 +110,11 @@ class _Tally:
 
 
 def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
-    """Check a volume; return the report. Raise `RefusedError`: VOLUME_IN_USE while an agent uses
-    it, INCONSISTENT_VOLUME if the path is not a volume or a newer agent wrote it."""
+    """Check a volume. Return the report.
+
+    Raise `RefusedError(VOLUME_IN_USE)` if an agent uses the volume. Raise
+    `RefusedError(INCONSISTENT_VOLUME)` if the path is not a volume, or a newer agent wrote it.
+    """
     layout = volume_layout(volume_path.resolve())
     tally = _Tally()
     with reading_lock(layout):
@@ -126,7 +131,10 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
 
 
 def volume_layout(path: Path) -> VolumeLayout:
-    """Return the layout of the volume at `path`, with the cluster id from its VERSION file."""
+    """Return the layout of the volume at `path`, with the cluster id from its VERSION file.
+
+    Raise `RefusedError(INCONSISTENT_VOLUME)` if the file cannot be read or is invalid.
+    """
     version = VolumeLayout(path, "").version
     try:
         data = read_head(version, VERSION_BYTES_MAX)
@@ -196,7 +204,7 @@ def _entries(directory: Path, tally: _Tally) -> list[Path]:
 
 @dataclass(eq=False)
 class _Check:
-    """Check of one replica."""
+    """The fsck of one replica: its rows, its files and, on request, its data."""
 
     rows: IndexView
     container_id: ContainerId
@@ -306,7 +314,7 @@ class _Check:
         return place_of(self.rows, self.paths, self.container_id, block_id)
 
     def _check_pack(self, packed: PackedBlocks) -> None:
-        """Compare the index's rows of packed blocks with the table in the pack."""
+        """Compare the index rows of packed blocks with the table in the pack file."""
         path = self.paths.pack
         damaged_count = sum(1 for _ in self.rows.packed_rows(self.container_id)) - len(packed)
         if damaged_count:

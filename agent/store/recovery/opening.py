@@ -1,5 +1,7 @@
-"""Opening of a datanode's volumes: working volumes are recovered, the others are reported as
-failed."""
+"""Opening of the volumes of a datanode.
+
+Working volumes are recovered. The other volumes are reported as failed.
+"""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -28,7 +30,10 @@ from suture.runtime.durable import error_of
 
 @dataclass(frozen=True, slots=True)
 class OpenResult:
-    """Result of opening the volumes. `shelf` is the result of their recovery."""
+    """Result of opening the volumes: the open and the failed volumes.
+
+    `shelf` is the result of the recovery of the open volumes.
+    """
 
     volumes: Sequence[Volume]
     shelf: StartupResult
@@ -43,13 +48,14 @@ def open_volumes(
     options: StoreOptions,
     keeps_failed: bool = False,
 ) -> OpenResult:
-    """Open and recover volumes. A volume that does not work, or that belongs to another datanode,
-    is reported as failed and not changed.
+    """Open and recover volumes. Return the open and the failed volumes.
 
-    If no volume works, close all and raise the error of the first. With `keeps_failed`, return
-    normally if a failed volume belongs to this datanode or has an unknown owner. Raise
-    `RefusedError(VOLUME_IN_USE)` if another process uses a volume, and `UnavailableError(BUSY)` if
-    the host is short of descriptors or memory.
+    A volume that does not work, or that belongs to another datanode, is reported as failed and not
+    changed. If no volume works, close all and raise the error of the first. With `keeps_failed`, do
+    not raise this error if a failed volume belongs to this datanode or has an unknown owner.
+
+    Raise `RefusedError(VOLUME_IN_USE)` if another process uses a volume, and
+    `UnavailableError(BUSY)` if the host is short of descriptors or memory.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])
@@ -113,7 +119,7 @@ def _close(volumes: Iterable[Volume]) -> None:
 
 
 def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:
-    """Raise RefusedError if all volumes are retired."""
+    """Raise RefusedError if `paths` is empty because all volumes are retired."""
     if not paths:
         raise RefusedError(
             Code.INVALID_CONFIG,
@@ -127,18 +133,18 @@ def _layout(path: Path, cluster_id: str) -> VolumeLayout:
 
 
 def _added(known: VolumeRegistry, volume_paths: Sequence[Path]) -> list[Path]:
-    """Return the volumes that an operator added at run time and that are not in the config."""
+    """Return the volumes that an operator added at run time, and that the config does not name."""
     named = {os.path.realpath(path) for path in volume_paths}
     return [Path(path) for path in known.added if os.path.realpath(path) not in named]
 
 
 def _is_retired(layout: VolumeLayout) -> bool:
-    """Return whether the volume was emptied and retired; such a volume is not opened."""
+    """Return whether the volume was emptied and retired. A retired volume is not opened."""
     return read_service(layout).mode is VolumeMode.RETIRED
 
 
 def check_apart(layout: VolumeLayout, others: Iterable[Path]) -> None:
-    """Raise RefusedError if the directory is inside another volume, or contains one."""
+    """Raise RefusedError if the volume is inside one of the other volumes, or contains one."""
     for path in others:
         other = Path(os.path.realpath(path))
         if layout.volume in other.parents or other in layout.volume.parents:
@@ -150,8 +156,7 @@ def check_apart(layout: VolumeLayout, others: Iterable[Path]) -> None:
 
 
 def check_single(layout: VolumeLayout, volume_id: str, opened: Sequence[Volume]) -> None:
-    """Raise RefusedError if the directory is already open under another path, or is the copy of an
-    open volume."""
+    """Raise RefusedError if the volume, or a copy of it, is already open under another path."""
     for other in opened:
         try:
             is_same = layout.hdds.samefile(other.layout.hdds)

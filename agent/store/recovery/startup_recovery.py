@@ -5,7 +5,7 @@ every directory.
 
 Unknown files are never deleted. The agent finishes a delete, an unlink or a repair only if the
 journal or the state of the replica shows that this work had begun. A replica that cannot be loaded
-is reported, and its files are not changed; Ozone's datanode does not report it.
+is reported, and its files are not changed. (Ozone's datanode does not report such a replica.)
 """
 
 import os
@@ -53,8 +53,11 @@ ADOPTED_MAX: Final = 500  # replicas without a row in one commit, which takes a 
 
 @dataclass(slots=True)
 class StartupResult:
-    """Result of startup recovery: the volume that serves each replica, the recovery steps, replicas
-    that are not served, and failed volumes."""
+    """Result of the recovery at a start.
+
+    The fields are the volume that serves each replica, the recovery steps, the replicas that are
+    not served, and the failed volumes.
+    """
 
     places: dict[ContainerId, Volume] = field(default_factory=dict)
     steps: list[RecoveryStep] = field(default_factory=list)
@@ -66,13 +69,15 @@ class StartupResult:
         self.steps.append(RecoveryStep(volume.volume_id, container_id, what))
 
     def leave(self, volume: Volume, container_id: ContainerId, reason: str) -> None:
-        """Record that a replica is not served, with the reason."""
+        """Record that a replica on this volume is not served, with the reason."""
         self.unloadable.append(Unloadable(container_id, volume.volume_id, reason))
 
 
 def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
-    """Recover every volume. Report a volume that fails in `failed`. Raise `UnavailableError(BUSY)`
-    if the host is short of descriptors or memory."""
+    """Recover every volume. If a volume fails, add it to `failed` in the result.
+
+    Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory.
+    """
     shelf = StartupResult()
     for volume in volumes:
         try:
@@ -96,7 +101,7 @@ def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
 
 
 def failure_of(error: Exception, volume: Volume) -> SutureError:
-    """Convert an error into the SutureError that ends the recovery of this volume."""
+    """Return the SutureError for an error that stopped the recovery of this volume."""
     if isinstance(error, SutureError):
         return error
     if isinstance(error, OSError):
@@ -109,8 +114,10 @@ def failure_of(error: Exception, volume: Volume) -> SutureError:
 
 
 def empty_temporary(volume: Volume, shelf: StartupResult) -> None:
-    """Remove the replicas that the last process was building or deleting. An entry that cannot be
-    removed is reported; it only uses space."""
+    """Remove the replicas in tmp/, which the last process was building or deleting.
+
+    If an entry cannot be removed, report it and continue, because it only uses space.
+    """
     for directory in (volume.layout.importing, volume.layout.deleting):
         with disk_errors(directory):
             left = list(directory.iterdir())
@@ -125,8 +132,10 @@ def empty_temporary(volume: Volume, shelf: StartupResult) -> None:
 
 
 def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) -> None:
-    """Finish or roll back the work in the journal. If an entry fails, report it and leave it in the
-    journal."""
+    """Finish or roll back the work in the journal.
+
+    If this fails for an entry, report it and keep the entry in the journal.
+    """
     with volume.index.read() as rows:
         entries = list(rows.journal())
     for container_id, entry in entries:
@@ -147,7 +156,7 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: StartupResult) ->
 
 
 def replay_entry(replica: ReplicaHandle, entry: JournalEntry) -> str:
-    """Finish or roll back one journal entry; return a description of the step."""
+    """Finish or roll back the work of one journal entry. Return a description of what was done."""
     match entry:
         case InstallEntry():
             return roll_install(replica, entry)
@@ -166,11 +175,11 @@ def replay_entry(replica: ReplicaHandle, entry: JournalEntry) -> str:
 
 
 def roll_install(replica: ReplicaHandle, entry: InstallEntry) -> str:
-    """Finish an interrupted write if all its new bytes are on the disk. Otherwise restore the old
-    bytes.
+    """Finish an interrupted write if all its new bytes are on the disk.
 
-    In a batch, a chunk may be on the disk although the chunk before it is not. Recording the later
-    chunk would leave a hole, so the later chunk is rolled back, too.
+    Otherwise, restore the old bytes. Return a description of what was done. In a batch, a chunk may
+    be on the disk although the chunk before it is not. To record the later chunk would leave a
+    hole. Therefore, it is rolled back, too.
     """
     container_id = replica.container_id
     where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"
@@ -189,7 +198,7 @@ def roll_install(replica: ReplicaHandle, entry: InstallEntry) -> str:
 
 
 def leaves_hole(replica: ReplicaHandle, entry: InstallEntry) -> bool:
-    """Return whether a repair's chunk begins after the recorded end of its block."""
+    """Return whether the chunk of a repair begins after the recorded end of its block."""
     if entry.pending:
         return False
     with replica.volume.index.read() as rows:
@@ -198,12 +207,14 @@ def leaves_hole(replica: ReplicaHandle, entry: InstallEntry) -> bool:
 
 
 def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
-    """Adopt a tree whose file is in place although its commit is missing.
+    """Record a tree whose file is in place although its commit is missing.
 
-    The tree must be intact, of this container, and the direct successor of the index's tree. The
-    deletes of its tombstones were decided before the file was written, so the deletes are
-    completed. The other findings of the scan are lost. The replica therefore counts as never read,
-    and is scanned before others.
+    The tree must be intact, belong to this container, and directly follow the generation of the
+    replica row. The deletes of its tombstones were decided before the file was written. Therefore,
+    the deletes are completed. The other findings of the scan are lost. Therefore, the replica is
+    recorded as never scanned, and is scanned before others.
+
+    Return a description of what was done.
     """
     container_id = replica.container_id
     tree = read_tree(replica.volume, container_id)
@@ -228,7 +239,7 @@ def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
 
 
 def load_volume(volume: Volume, options: StoreOptions, shelf: StartupResult) -> None:
-    """Load every row and every directory of a volume."""
+    """Load the replica of every row and of every directory of a volume."""
     directories = replica_directories(volume, shelf)
     with volume.index.read() as rows:
         known, damaged = rows.columns()
@@ -256,9 +267,11 @@ def load_if_room(
     shelf: StartupResult,
     load: Callable[[], None],
 ) -> None:
-    """Load a replica. If the disk is too full for this even after the ballast files were removed,
-    do not serve the replica until a later start. Other replicas are served, because a full disk
-    has not failed."""
+    """Load a replica. Do not serve it until a later start if the disk is too full for this.
+
+    The disk is too full if the call fails even after the ballast files (reserved space) were
+    removed. Other replicas are served, because a full disk has not failed.
+    """
     try:
         with_ballast(volume.layout, options.reserve_bytes, load)
     except (SutureError, OSError) as error:
@@ -268,8 +281,10 @@ def load_if_room(
 
 
 def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: StartupResult) -> None:
-    """Serve the replicas from this volume. Compare ranks (`place`) only for containers that another
-    volume has, too."""
+    """Serve these replicas from this volume.
+
+    If another volume has the same container, `place` selects the volume that serves it.
+    """
     twice = container_ids.intersection(shelf.places)
     shelf.places.update(dict.fromkeys(container_ids - twice, volume))
     for container_id in sorted(twice):
@@ -281,10 +296,11 @@ UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
 
 
 def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId]:
-    """Return the replicas that have a directory; report directories in a wrong place.
+    """Return the ids of the replicas that have a directory. Report directories at a wrong path.
 
-    Only names are read, so that 100,000 replicas are listed quickly. Raise RefusedError if a link
-    is in the place of a replica: the agent did not create it, so the volume is not used.
+    Only names are read, so that 100,000 replicas are listed quickly. Raise RefusedError if a
+    symbolic link is in the place of a replica. The agent did not create the link, so the volume is
+    not used.
     """
     found = set()
     with disk_errors(volume.layout.current):
@@ -308,8 +324,10 @@ def replica_directories(volume: Volume, shelf: StartupResult) -> set[ContainerId
 
 
 def entries_of(group: Path) -> Iterator[tuple[str, bool]]:
-    """Yield (name, True if it is a symbolic link) for each entry of a directory, without a system
-    call per entry."""
+    """Yield (name, whether it is a symbolic link) for each entry of a directory.
+
+    This makes no system call per entry.
+    """
     if group.is_dir():
         with os.scandir(group) as entries:
             for entry in entries:
@@ -323,8 +341,11 @@ def load_unusual(
     row: ReplicaRow,
     shelf: StartupResult,
 ) -> None:
-    """Load a replica that a crash left DELETED or RECOVERING, or whose directory is lost: finish
-    its delete, delete an unfinished copy, or mark the replica as UNHEALTHY."""
+    """Load a replica that a crash left DELETED or RECOVERING, or whose directory is lost.
+
+    Finish the delete of a DELETED replica. Delete an unfinished copy. Mark an unfinished
+    reconstruction and a replica without a directory as UNHEALTHY.
+    """
     match row.state:
         case ReplicaState.DELETED:
             left = finish_delete(volume, container_id)
@@ -352,8 +373,11 @@ def load_directories(
     container_ids: Sequence[ContainerId],
     shelf: StartupResult,
 ) -> None:
-    """Load replicas whose rows are lost or damaged, from their descriptors and other files. If the
-    disk is too full to load all together, load those for which there is room."""
+    """Load replicas whose index rows are lost or damaged, from their descriptors and other files.
+
+    If the disk is too full to load all of them together, load them one by one. Replicas for which
+    there is no space are reported as not served.
+    """
     adopt = partial(adopt_directories, volume, options, container_ids)
     try:
         told = with_ballast(volume.layout, options.reserve_bytes, adopt)
@@ -375,7 +399,7 @@ def load_directories(
 
 
 def set_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) -> None:
-    """Change the state of a replica durably. The caller writes the descriptor."""
+    """Apply `event` to the state of a replica durably. The caller writes the descriptor."""
 
     def change(rows: IndexChange) -> None:
         row = rows.replica(container_id)
@@ -387,8 +411,10 @@ def set_state(volume: Volume, container_id: ContainerId, event: ReplicaEvent) ->
 
 
 def place(volume: Volume, container_id: ContainerId, shelf: StartupResult) -> None:
-    """Serve the replica from this volume. If another volume has the same container, serve the
-    replica with the higher `rank`."""
+    """Serve the replica from this volume.
+
+    If another volume has the same container, serve the replica with the higher `rank`.
+    """
     other = shelf.places.get(container_id)
     if other is None:
         shelf.places[container_id] = volume
@@ -409,12 +435,11 @@ Rank: TypeAlias = tuple[bool, int, bool, int, bool]
 
 
 def rank(volume: Volume, container_id: ContainerId) -> Rank:
-    """Return the sort key to choose between two replicas of one container; the greater one is
-    better.
+    """Return a sort key to choose between two replicas of one container. The greater key is better.
 
-    The key has, in this order: CLOSED or not, BCSID, UNHEALTHY or not, and the number of
-    tombstones, so that no deleted block is restored. On a tie, the replica on a volume that does
-    not retire wins.
+    The key has, in this order: whether the replica is CLOSED, its BCSID, whether it is not
+    UNHEALTHY, the number of its tombstones, and whether its volume is not retiring. More tombstones
+    are better, because deleted blocks must not be restored.
     """
     with volume.index.read() as rows:
         row = rows.replica(container_id)

@@ -1,8 +1,8 @@
 """Contradictions between this replica and its peers, which reconcile stores as findings.
 
-Scans neither add nor remove contradictions. A contradiction is removed when its block is deleted,
-or when a reconcile that had answers from every holder no longer finds it. The replica row has the
-number of contradictions.
+Scans neither add nor remove contradictions. A contradiction is removed when its block is deleted.
+It is also removed when a reconcile that had an answer from every peer no longer finds it. The
+replica row has the number of contradictions.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ KEPT_MAX: Final = 1_000  # per replica; an operator reads only the first few
 def replace_scanned(
     rows: IndexChange, container_id: ContainerId, findings: Sequence[ScanFinding]
 ) -> None:
-    """Replace the findings of scans; keep the contradictions."""
+    """Replace the findings of scans by `findings`, and keep the stored contradictions."""
     own = [finding for finding in findings if not finding.is_contradiction]
     kept = [finding for finding in rows.findings(container_id) if finding.is_contradiction]
     rows.replace_findings(container_id, own + kept)
@@ -28,10 +28,10 @@ def replace_scanned(
 def note_contradictions(
     rows: IndexChange, container_id: ContainerId, found: Sequence[ScanFinding], *, is_complete: bool
 ) -> bool:
-    """Store the contradictions that a reconcile found; return True if anything changed.
+    """Store the contradictions that a reconcile found. Return True if the stored ones have changed.
 
-    If `is_complete` is False, some holders did not answer, so known contradictions that were not
-    found again are kept. A known contradiction keeps the time at which it was first found.
+    If `is_complete` is False, some peers did not answer. Stored contradictions that were not found
+    again are then kept. A known contradiction keeps the time at which it was first found.
     """
     known = list(rows.findings(container_id))
     before = {place_of(finding): finding for finding in known if finding.is_contradiction}
@@ -51,5 +51,5 @@ def note_contradictions(
 
 
 def place_of(finding: ScanFinding) -> tuple[int, int, str]:
-    """Return the key of a finding: block, offset and kind of fault."""
+    """Return the key of a finding: (block id, offset, kind of fault)."""
     return (finding.block_id, finding.offset, finding.fault)

@@ -1,8 +1,8 @@
 """The descriptor file `<id>.container` of a replica, for people and for recovery of a lost index.
 
-It is YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same document with
-`checksum` set to 64 zeros. If the descriptor differs from the index, the index decides, and the
-descriptor is rewritten.
+The file is YAML with sorted keys and Ozone's names. `checksum` is the SHA-256 of the same document
+with `checksum` set to 64 zeros. If the descriptor differs from the index, the index is right, and
+the descriptor is rewritten.
 """
 
 import hashlib
@@ -43,7 +43,10 @@ _OURS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """Content of the file. `bcsid` is the BCSID at the last state change."""
+    """Fields of a descriptor file.
+
+    `bcsid` is the BCSID of the replica at its last change of state.
+    """
 
     container_id: ContainerId
     state: ReplicaState
@@ -66,7 +69,7 @@ def descriptor_of(container_id: ContainerId, row: ReplicaRow) -> Descriptor:
 
 
 def encode_descriptor(descriptor: Descriptor) -> bytes:
-    """Return the file's content."""
+    """Return the content of the descriptor file."""
     fields: dict[str, Any] = {
         "bcsId": descriptor.bcsid,
         "containerID": descriptor.container_id,
@@ -81,7 +84,10 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
-    """Parse a descriptor. Raise `DamagedData`, naming the fault, if it is invalid."""
+    """Parse the content of a descriptor file.
+
+    Raise `DamagedData` if it is invalid. The message names the fault.
+    """
     what = f"descriptor of container {container_id}"
     if len(data) > DESCRIPTOR_BYTES_MAX:
         raise DamagedData(f"{what}: {len(data)} bytes")
@@ -105,8 +111,11 @@ def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
 
 
 def own_fields(data: bytes) -> dict[str, Any] | None:
-    """Return the fields of a file in the agent's exact format, with a valid checksum. Return None
-    for any other file; the caller parses it as YAML."""
+    """Return the fields of a file in the exact format that this agent writes.
+
+    Its checksum must be valid. Return None for any other file, which the caller then parses as
+    YAML.
+    """
     match = _OURS.fullmatch(data)
     if match is None:
         return None
@@ -150,8 +159,10 @@ def _descriptor(fields: dict[str, Any], container_id: ContainerId, what: str) ->
 def read_descriptor(
     path: Path, container_id: ContainerId, read: Callable[[Path, int, int], bytes] | None = None
 ) -> Descriptor:
-    """Read a descriptor file. Raise `DamagedData` if it is invalid, and OSError if it cannot be
-    read."""
+    """Read a descriptor file. `read` replaces the function that reads the bytes.
+
+    Raise `DamagedData` if the content is invalid, and OSError if the file cannot be read.
+    """
     try:
         data = read_file(path, bytes_max=DESCRIPTOR_BYTES_MAX, read=read)
     except TooLarge as error:
@@ -160,7 +171,7 @@ def read_descriptor(
 
 
 def write_descriptor(path: Path, descriptor: Descriptor) -> None:
-    """Replace a descriptor file durably."""
+    """Write a descriptor file durably. Replace an existing file atomically."""
     replace_file(path, encode_descriptor(descriptor))
 
 

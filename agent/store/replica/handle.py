@@ -1,4 +1,4 @@
-"""Handle of one replica: its volume, the store's options, and the callback for disk failures."""
+"""Handle of one replica: its volume, the options of the store, and a callback for disk failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +18,10 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class ReplicaHandle:
-    """A replica on its volume. `on_trouble` is called when a client call fails because of the
-    disk."""
+    """A replica on its volume.
+
+    `on_trouble` is called when a call of a client fails because of the disk.
+    """
 
     volume: Volume
     options: StoreOptions
@@ -28,7 +30,7 @@ class ReplicaHandle:
 
     @property
     def paths(self) -> ReplicaPaths:
-        """The replica's files."""
+        """Paths of the replica's files."""
         return self.volume.paths(self.container_id)
 
 
@@ -36,7 +38,10 @@ S = TypeVar("S", bound=ReplicaHandle)
 
 
 def reports_failures(call: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Wrap a method so that disk failures are reported to `on_trouble` before they are raised."""
+    """Wrap a method so that it reports a disk failure to `on_trouble`.
+
+    The wrapped method then raises the error.
+    """
 
     @wraps(call)
     def noticing(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,8 +1,9 @@
-"""Blocks that have no readable row although the replica may have their bytes.
+"""Blocks that have no intact row although the replica may have their bytes.
 
-A peer's row, or an operator, can restore such a block. A task that removes a replica therefore
-needs the list of these blocks. A scan's findings name the blocks, up to a limit. If the index lost
-the replica itself, there are no such findings yet, so every file without a row counts.
+The row of a peer, or an operator, can restore such a block. Therefore, a task that removes a
+replica needs the list of these blocks. The findings of a scan name the blocks, up to a limit. If
+the index has lost the replica itself, there are no such findings yet. In this case, every file
+without a row counts as a block without a row.
 """
 
 import os
@@ -19,24 +20,30 @@ from suture.runtime.durable import block_errors
 
 
 def is_unread_loss(finding: ScanFinding) -> bool:
-    """Return whether the finding reports lost rows without naming the blocks. Only a scan can name
-    them."""
+    """Return whether the finding reports lost rows without the ids of their blocks.
+
+    Only a scan can determine these ids.
+    """
     is_about_rows = finding.is_damage and finding.fault is DamageFault.BLOCK_ROW_MISSING
     return is_about_rows and finding.block_id < 1
 
 
 def is_cut_short(damage: Sequence[ScanFinding]) -> bool:
-    """Return whether the stored findings reach their limit, so that the scan may have found more
-    damage."""
+    """Return whether the number of stored findings has reached its limit.
+
+    The scan may then have found more damage than is stored.
+    """
     return len(damage) >= FINDINGS_PER_REPLICA_MAX
 
 
 def blocks_without_row(
     rows: IndexView, paths: ReplicaPaths, container_id: ContainerId
 ) -> Mapping[BlockId, int]:
-    """Return the blocks without a readable row, by ascending id, with the size of their files in
-    bytes. The size is `blockfile.ABSENT` if there is no file. Raise SutureError if a file cannot be
-    examined."""
+    """Return the blocks without an intact row, with the size of their data in bytes.
+
+    The blocks are in ascending order of ids. The size is `blockfile.ABSENT` if there is no file.
+    Deleted blocks are omitted. Raise SutureError if the size cannot be determined.
+    """
     damage = [one for one in rows.findings(container_id) if one.is_damage]
     named = {one.block_id for one in damage if one.block_id > 0}
     if is_cut_short(damage) or any(map(is_unread_loss, damage)):
@@ -53,7 +60,7 @@ def blocks_without_row(
 
 
 def _with_file(rows: IndexView, paths: ReplicaPaths, container_id: ContainerId) -> set[BlockId]:
-    """Return the blocks that have a file of their own or a part of the pack."""
+    """Return the ids of the blocks that have a file of their own or a part of the pack file."""
     found = {BlockId(key) for key in rows.packed_blocks(container_id).block_ids.tolist()}
     if paths.chunks.is_dir():
         with block_errors(paths.chunks), os.scandir(paths.chunks) as entries:

@@ -1,16 +1,17 @@
 """Packs: one file per replica that contains many small blocks.
 
-An imported replica with thousands of small blocks gets a pack, because creating, reading and
-deleting one file per block costs several times the processing of the bytes (Beaver et al., "Finding
-a needle in Haystack", OSDI 2010; Swift stores small objects in this way, too). A client's writes
+An imported replica with thousands of small blocks gets a pack file. To create, read and delete one
+file per block would cost several times the processing of the bytes (Beaver et al., "Finding a
+needle in Haystack", OSDI 2010; Swift stores small objects in this way, too). The writes of a client
 create one file per block.
 
-An import writes the pack, and the index gets a row for each packed block. Reads, scans and exports
-use the pack directly. A repair or a trim first copies the block to a file of its own and then
-deletes the row. A delete frees the block's pages in the pack and deletes the row.
+An import writes the pack file, and the index gets a row for each packed block. Reads, scans and
+exports use the pack file directly. A repair or a trim first copies the block to a file of its own
+and then deletes the row. A delete frees the pages of the block in the pack file and deletes the
+row.
 
-If a block has a row, its bytes are in the pack; otherwise they are in its own file. A crash between
-two steps therefore leaves only an unused file until the step is repeated.
+If a block has such a row, its bytes are in the pack file. Otherwise they are in its own file. A
+crash between two steps therefore leaves only an unused file until the step is repeated.
 """
 
 import os
@@ -58,7 +59,11 @@ assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
 
 
 class BlockBytes(NamedTuple):
-    """Location of one block's bytes: its own file, or (`packed`) a part of the pack."""
+    """Location of the bytes of one block.
+
+    If `packed` is None, the bytes are in the block's own file. Otherwise, they are in that part of
+    the pack file.
+    """
 
     paths: ReplicaPaths
     block_id: BlockId
@@ -66,20 +71,24 @@ class BlockBytes(NamedTuple):
 
     @property
     def name(self) -> Path:
-        """Path for messages."""
+        """Path of the block's own file, or of the block within the pack file, for messages."""
         own = self.paths.block_file(self.block_id)
         return own if self.packed is None else self.paths.pack / own.name
 
     def size_bytes(self) -> int:
-        """Return the size of the block on disk; `blockfile.ABSENT` if there is no file. Raise
-        OSError if the size is unknown."""
+        """Return the size of the block on disk in bytes, or `blockfile.ABSENT` if there is no file.
+
+        Raise OSError if the size cannot be determined.
+        """
         if self.packed is None:
             return blockfile.size_bytes(self.paths.block_file(self.block_id))
         return size_in(blockfile.size_bytes(self.paths.pack), self.packed)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
-        """Return the bytes in the range, fewer at the end of the file. Raise OSError if the
-        read fails."""
+        """Return `length_bytes` bytes at `offset`, or fewer if the file ends before that.
+
+        Raise OSError if the read fails.
+        """
         if self.packed is None:
             name = block_name(self.block_id)
             return blockfile.read_in(self.paths.chunks, name, offset, length_bytes)
@@ -87,14 +96,18 @@ class BlockBytes(NamedTuple):
         return blockfile.read(path, start, length_bytes)
 
     def read_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Return the bytes in the range from the disk, fewer at the end of the file. Raise
-        OSError if the read fails."""
+        """Return `length_bytes` bytes at `offset` from the disk.
+
+        Return fewer bytes if the file ends before that. Raise OSError if the read fails.
+        """
         path, start, length_bytes = self._range(offset, length_bytes)
         return blockfile.read_past_cache(path, start, length_bytes)
 
     def read_each_past_cache(self, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
-        """Return the bytes on disk in several ranges (offset, length); None for an unreadable
-        range."""
+        """Return the bytes on disk of several spans (offset, length in bytes) of the block.
+
+        An item is None if its span cannot be read.
+        """
         own = self.paths.block_file(self.block_id)
         path = own if self.packed is None else self.paths.pack
         return blockfile.read_each_past_cache(path, [self._range(*span)[1:] for span in spans])
@@ -107,8 +120,10 @@ class BlockBytes(NamedTuple):
 
 
 def size_in(pack_bytes: int, packed: PackedPlace) -> int:
-    """Return how many bytes of the block a pack file of `pack_bytes` contains; ABSENT without a
-    pack file."""
+    """Return how many bytes of a block are in a pack file that is `pack_bytes` long.
+
+    Return ABSENT if there is no pack file.
+    """
     if pack_bytes == blockfile.ABSENT:
         return blockfile.ABSENT
     return max(0, min(packed.length_bytes, pack_bytes - packed.offset))
@@ -117,33 +132,36 @@ def size_in(pack_bytes: int, packed: PackedPlace) -> int:
 def place_of(
     rows: IndexView, paths: ReplicaPaths, container_id: ContainerId, block_id: BlockId
 ) -> BlockBytes:
-    """Return the current location of a block's bytes."""
+    """Return the current location of the bytes of a block."""
     return BlockBytes(paths, block_id, rows.packed(container_id, block_id))
 
 
 @dataclass(frozen=True, slots=True)
 class PackIndex:
-    """Index of one replica's pack."""
+    """Reads the index rows of the packed blocks of one replica."""
 
     index: Index
     container_id: ContainerId
 
     def of(self, block_id: BlockId) -> PackedPlace | None:
-        """Return the current range of a block in the pack; None if it is not in the pack."""
+        """Return the current place of a block in the pack file, or None if it is not there."""
         with self.index.read() as rows:
             return rows.packed(self.container_id, block_id)
 
     def blocks(self) -> PackedBlocks:
-        """Return all blocks of the pack."""
+        """Return all packed blocks of the replica."""
         with self.index.read() as rows:
             return rows.packed_blocks(self.container_id)
 
 
 class PackWriter:
-    """Writes a pack past the page cache while more data arrives."""
+    """Writes a pack file past the page cache, in the background."""
 
     def __init__(self, directory_fd: int, submit: Submit | None) -> None:
-        """Prepare a pack in this directory. Its file is created with the first block."""
+        """Prepare to write a pack file in this directory.
+
+        The file is created with the first block.
+        """
         self._files = FileWriter(directory_fd, submit)
         self._block_ids = array("Q")
         self._lengths = array("I")
@@ -151,7 +169,7 @@ class PackWriter:
 
     @property
     def unsynced_count(self) -> int:
-        """Number of files that are not durable after `end`."""
+        """Number of files that are still not durable after `end`."""
         return self._files.unsynced_count
 
     def add(self, blocks: Sequence[tuple[BlockId, memoryview]]) -> None:
@@ -169,8 +187,10 @@ class PackWriter:
         self._lengths.extend(lengths)
 
     def end(self) -> PackedBlocks:
-        """Write the table and wait for all writes; return the packed blocks. Raise OSError if a
-        write failed."""
+        """Write the table and wait for all writes. Return the packed blocks.
+
+        Raise OSError if a write failed.
+        """
         if not self._has_begun:
             return PackedBlocks.none()
         blocks = PackedBlocks.side_by_side(self._block_ids, self._lengths)
@@ -181,13 +201,16 @@ class PackWriter:
         return blocks
 
     def abandon(self) -> None:
-        """Stop writing. No write is running when this returns."""
+        """Stop writing, and wait until no write is running."""
         self._files.abandon()
 
 
 def read_table(paths: ReplicaPaths) -> PackedBlocks:
-    """Return the blocks that the pack was written with; no blocks if there is no pack. Raise
-    `DamagedData` if the table is invalid, OSError if it is unreadable."""
+    """Return the blocks in the table of a pack file.
+
+    The table shows the blocks at the time of its write. Return no blocks if there is no pack file.
+    Raise `DamagedData` if the table is invalid, and OSError if it cannot be read.
+    """
     size = blockfile.size_bytes(paths.pack)
     if size == blockfile.ABSENT:
         return PackedBlocks.none()
@@ -204,10 +227,13 @@ def read_table(paths: ReplicaPaths) -> PackedBlocks:
 def recover_pack_index(
     paths: ReplicaPaths, known: PackedBlocks, gone: Collection[BlockId], names: Collection[str]
 ) -> PackedBlocks:
-    """Return the packed blocks of a replica that the index lost: the `known` blocks, which still
-    have a row of the pack, and blocks of the pack's table that are neither deleted (`gone`) nor in
-    a file of their own. `names` are the names in the chunks directory. If the table is unreadable,
-    return only the known blocks."""
+    """Return the packed blocks of a replica whose row was lost.
+
+    These are the blocks in `known`, which still have a row of the pack, and the blocks in the table
+    of the pack file that are neither deleted nor in a file of their own. `gone` has the ids of
+    deleted blocks, and `names` the names in the directory of block files. If the table cannot be
+    read, return only the blocks in `known`.
+    """
     try:
         found = read_table(paths)
     except (DamagedData, OSError) as error:
@@ -224,13 +250,15 @@ def recover_pack_index(
 
 
 def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None:
-    """Move a packed block to a file of its own, durably, because blocks in a pack are never
-    overwritten. Do nothing for any other block. The caller holds the container's lease. Raise
-    SutureError if this fails; the block is then still in the pack.
+    """Move a packed block to a file of its own, durably. Do nothing if the block is not packed.
 
-    The new file ends before the first unreadable page, because zeros in its place could be mistaken
-    for data. The block's pages in the pack are not freed, because another thread may be reading
-    them.
+    A repair needs this, because blocks in a pack file are never overwritten. The new file ends
+    before the first page that cannot be read, because zeros in its place could be mistaken for
+    data. The pages of the block in the pack file are not freed, because another thread may be
+    reading them.
+
+    The caller holds the container's lease. Raise SutureError if this fails. The block is then still
+    in the pack file.
     """
     paths = volume.paths(container_id)
     with volume.index.read() as rows:
@@ -247,7 +275,7 @@ def unpack(volume: Volume, container_id: ContainerId, block_id: BlockId) -> None
 
 
 def _copy_out(place: BlockBytes, own: Path) -> None:
-    """Create a block's own file, durably. Replace the file of an interrupted attempt."""
+    """Copy a packed block to its own file, durably. Replace the file of an interrupted attempt."""
     with suppress(FileNotFoundError):
         own.unlink()
     with blockfile.opened(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
@@ -257,8 +285,11 @@ def _copy_out(place: BlockBytes, own: Path) -> None:
 
 
 def remove_spent(paths: ReplicaPaths) -> bool:
-    """Remove a pack that has no blocks any more; return whether it existed. A pack with an
-    unreadable table is kept, because its content is unknown. Raise OSError if the removal fails."""
+    """Remove a pack file that no longer contains any blocks. Return whether the file existed.
+
+    A pack file whose table cannot be read is kept, because its content is unknown. Raise OSError if
+    the removal fails.
+    """
     try:
         read_table(paths)
     except (DamagedData, OSError):
@@ -267,7 +298,7 @@ def remove_spent(paths: ReplicaPaths) -> bool:
 
 
 def _readable(place: BlockBytes) -> bytes:
-    """Return the bytes of a packed block up to the first unreadable page."""
+    """Return the bytes of a packed block up to the first page that cannot be read."""
     found = []
     assert place.packed is not None
     for offset in range(0, place.packed.length_bytes, PAGE_BYTES):
@@ -280,9 +311,11 @@ def _readable(place: BlockBytes) -> bytes:
 
 
 def give_back_pages(paths: ReplicaPaths, gone: Iterable[PackedPlace]) -> None:
-    """Free the pages of these blocks, if the file system supports that. Do not change a pack with
-    other hard links, because another owner may need the bytes. Raise OSError if the pages cannot be
-    freed."""
+    """Free the pages of deleted blocks in a pack file, if the file system supports that.
+
+    If the pack file has other hard links, do nothing, because another owner may need the bytes.
+    Raise OSError if the pages cannot be freed.
+    """
     with suppress(FileNotFoundError), blockfile.opened(paths.pack, os.O_RDWR) as fd:
         if os.fstat(fd).st_nlink > 1:
             return

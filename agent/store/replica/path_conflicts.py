@@ -1,14 +1,14 @@
-"""Removal of objects that obstruct a replica's files, before a write.
+"""Removal of objects that obstruct the path of a replica's file, before a write.
 
 - A block file with several hard links is replaced by a copy, because another link may belong to
-another owner, who needs the bytes unchanged.
+  another owner, who needs the bytes unchanged.
 - A directory, link or pipe in the place of a file is moved to quarantine. It is never followed or
   opened.
 - A file in the place of a directory is moved to quarantine, and the directory is created.
 - A directory in the place of a new replica is moved to quarantine.
 
-Each change is one rename that does not change the replica's content, so a crash has no effect. The
-caller holds the container's lease.
+Each change is one rename, which does not change the content of the replica. Therefore, a crash has
+no effect. The caller holds the container's lease.
 """
 
 import os
@@ -43,18 +43,19 @@ _numbers = count()
 def clear_place(
     replica: ReplicaHandle, block_id: BlockId, *, reserve_bytes: int, end: int | None = None
 ) -> None:
-    """Make sure that a block's path is writable: a regular file with one hard link, or no file.
+    """Make sure that the path of a block is writable.
 
-    If the file has several hard links, replace it by a copy of the first `end` bytes, or of all
-    bytes. Raise `BlockFailed` if the path cannot be made writable. The code of the error is
-    DISK_OUT_OF_SPACE, with nothing changed, if the copy would use the reserved space.
+    It must have a regular file with one hard link, or no file. If the file has several hard links,
+    replace it by a copy of the first `end` bytes, or of all bytes. Raise `BlockFailed` if the path
+    cannot be made writable. Its code is DISK_OUT_OF_SPACE, with nothing changed, if the copy would
+    leave less than `reserve_bytes` of free space.
     """
     volume, container_id = replica.volume, replica.container_id
     path = replica.paths.block_file(block_id)
     with block_errors(path):
         if _is_own(_facts(path)):
             return
-        make_home(volume, container_id)  # the object seen may be behind a link
+        make_home(volume, container_id)  # the path to the file may contain a link
         facts = _facts(path)
         if facts is None or _is_own(facts):
             return
@@ -81,8 +82,10 @@ def _is_own(facts: os.stat_result | None) -> bool:
 
 
 def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
-    """Replace `path` by a copy of the file's first `length_bytes`. The original keeps its other
-    names."""
+    """Replace the file at `path` by a copy of its first `length_bytes`.
+
+    The other hard links of the original file keep its content.
+    """
     try:
         extents.copy(fd, temporary, start=0, end=length_bytes)
         move(temporary, path)
@@ -91,9 +94,11 @@ def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
 
 
 def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> ReplicaPaths:
-    """Create the directories of a replica if they are missing; return its paths. Move objects in
-    the place of a directory, or of one of `files`, to quarantine. Raise OSError or SutureError if
-    a directory cannot be created or an object cannot be moved."""
+    """Create the missing directories of a replica. Return the paths of the replica.
+
+    If another object is in the place of a directory, or of one of `files`, move it to quarantine.
+    Raise OSError or SutureError if a directory cannot be created or an object cannot be moved.
+    """
     paths = volume.paths(container_id)
     for directory in (paths.root, paths.chunks, paths.descriptor.parent):
         facts = _facts(directory)
@@ -110,19 +115,22 @@ def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> Replic
 
 
 def set_aside_existing(volume: Volume, container_id: ContainerId) -> None:
-    """Move an object at the path of a new replica to quarantine. The object has no row, so it was
-    never reported; it may be the remains of a failed creation. Raise OSError or SutureError if the
-    move fails."""
+    """Move the object at the path of a new replica to quarantine, if there is one.
+
+    The object has no row, so it was never reported. It may remain from a failed creation. Raise
+    OSError or SutureError if the move fails.
+    """
     root = volume.paths(container_id).root
     if _facts(root) is not None:
         put_aside(volume, container_id, NO_BLOCK, root)
 
 
 def remove_failed_replica(volume: Volume, container_id: ContainerId) -> bool:
-    """Remove the directory of a replica whose creation failed. Return whether the path is free.
+    """Remove the directory of a replica whose creation failed. Return whether its path is free.
 
     The directory is renamed before it is removed, so that no part of the replica remains in place.
-    If the removal fails, the next start of the agent removes the renamed directory."""
+    If the removal fails, the next start of the agent removes the renamed directory.
+    """
     root, grave = volume.paths(container_id).root, volume.layout.deleting / str(container_id)
     with suppress(OSError):
         remove_tree(grave)
@@ -134,9 +142,11 @@ def remove_failed_replica(volume: Volume, container_id: ContainerId) -> bool:
 
 
 def remove_abandoned(volume: Volume, path: Path) -> None:
-    """Remove an abandoned file or directory in tmp/. If the removal fails, move the object to the
-    directory whose entries the agent retries to remove every hour. If the move fails, too, the next
-    start of the agent removes the object."""
+    """Remove an abandoned file or directory in tmp/.
+
+    If the removal fails, move the object to tmp/deleting, where the agent tries again every hour.
+    If the move fails, too, the next start of the agent removes the object.
+    """
     try:
         remove(path)
     except OSError:
@@ -145,13 +155,13 @@ def remove_abandoned(volume: Volume, path: Path) -> None:
 
 
 def has_home(paths: ReplicaPaths) -> bool:
-    """Return whether the replica's chunks directory exists and is not reached through a link."""
+    """Return whether the replica's directory of block files exists and is not a symbolic link."""
     found = [_facts(directory) for directory in (paths.root, paths.chunks)]
     return all(facts is not None and stat.S_ISDIR(facts.st_mode) for facts in found)
 
 
 def put_aside(volume: Volume, container_id: ContainerId, block_id: BlockId, path: Path) -> None:
-    """Move an object in the place of a replica's file or directory to quarantine."""
+    """Move an object that is in the place of a replica's file or directory to quarantine."""
     facts = path.lstat()
     note = QuarantineEntry(
         container_id=container_id,

@@ -4,9 +4,9 @@
     quarantine/<container>-<block>-<offset>-<ms>.aside     a foreign object, moved unchanged
     quarantine/<container>-<block>-<offset>-<ms>.json      origin, time and reason
 
-A repair batch saves all bytes that it overwrites in one .bytes file, with block 0 and offset 0. The
-.json file lists the parts. A copy is durable before the original is changed. Copies are removed by
-age only.
+A batch of repairs saves all bytes that it overwrites in one .bytes file, whose name has block 0 and
+offset 0. The .json file lists the parts. A copy is durable before the original is changed. Copies
+are removed only because of their age.
 """
 
 import json
@@ -59,8 +59,11 @@ class QuarantineEntry:
 
 
 class QuarantinedRange(NamedTuple):
-    """Part of a batch's quarantined file: the bytes `[offset, offset + length_bytes)` of a block,
-    which begin at `start` in the file."""
+    """A part of the quarantine file of a batch.
+
+    The part has the bytes `[offset, offset + length_bytes)` of a block. It begins at byte `start`
+    of the file.
+    """
 
     block_id: BlockId
     offset: int
@@ -73,8 +76,10 @@ Parts: TypeAlias = defaultdict[tuple[BlockId, int], list[tuple[Path, Quarantined
 
 
 def quarantine_bytes(layout: VolumeLayout, note: QuarantineEntry, data: bytes) -> str:
-    """Store a durable copy of `data`; return its name. Raise SutureError if it cannot be
-    written."""
+    """Store a durable copy of `data` in quarantine. Return the name of the copy.
+
+    Raise SutureError if it cannot be written.
+    """
     name = free_name(layout, note)
     _write_note(layout, name, note)
     replace_file(layout.quarantine / (name + BYTES_SUFFIX), data)
@@ -88,8 +93,11 @@ Part: TypeAlias = tuple[BlockId, int, bytes]
 def quarantine_ranges(
     layout: VolumeLayout, container_id: ContainerId, parts: Sequence[Part], *, at_ms: int, why: str
 ) -> tuple[str, list[int]]:
-    """Store bytes of several blocks in one durable copy; return its name, and the start of each
-    part in it. Raise SutureError if it cannot be written."""
+    """Store bytes of several blocks in one durable copy.
+
+    Return the name of the copy, and the offset in bytes of each part in it. Raise SutureError if
+    the copy cannot be written.
+    """
     starts, end = [], 0
     for _, _, data in parts:
         starts.append(end)
@@ -108,16 +116,21 @@ def quarantine_ranges(
 
 
 class QuarantinedPieces:
-    """Quarantined bytes of one container. The folder is listed once, at the first request."""
+    """Reads the quarantined bytes of one container.
+
+    The directory is listed once, at the first request.
+    """
 
     def __init__(self, folder: Path, container_id: ContainerId) -> None:
         self._folder = folder
         self._prefix = f"{container_id}-"
 
     def of(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
-        """Yield the quarantined bytes of a block at `offset`, newest first: those in files of their
-        own, then those in batches, at most FORMER_MAX of each. Raise OSError if a read
-        fails."""
+        """Yield the quarantined versions of the bytes of a block at `offset`.
+
+        First yield the versions in files of their own, then those in batches, each with the newest
+        first and at most FORMER_MAX files. Raise OSError if a read fails.
+        """
         own, shared = self._places
         for name in sorted(own.get((block_id, offset), ()), reverse=True)[:FORMER_MAX]:
             yield read_file(self._folder / name, bytes_max=CHUNK_BYTES_MAX)
@@ -148,8 +161,11 @@ class QuarantinedPieces:
 
 
 def parts_of(note_path: Path) -> list[QuarantinedRange]:
-    """Return the parts of a batch's file; an empty list if the note is of another kind or damaged.
-    Raise OSError if the note cannot be read."""
+    """Return the parts in the quarantine file of a batch, from its note.
+
+    Return an empty list if the note is damaged or does not belong to a batch. Raise OSError if the
+    note cannot be read.
+    """
     try:
         told = json.loads(read_file(note_path, bytes_max=NOTE_BYTES_MAX))
         return [QuarantinedRange(*part) for part in told.get("parts", ())]
@@ -158,7 +174,10 @@ def parts_of(note_path: Path) -> list[QuarantinedRange]:
 
 
 def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
-    """Store a durable copy of the end of a block file, with its holes; return its name."""
+    """Store a durable copy of the end of a block file, with its holes.
+
+    Return the name of the copy.
+    """
     name = free_name(layout, note)
     _write_note(layout, name, note)
 
@@ -172,8 +191,10 @@ def keep_tail(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
 
 
 def _write_content(layout: VolumeLayout, name: str, write: Callable[[Path], None]) -> None:
-    """Create the .bytes file. `write` writes its content durably to a temporary file, which is then
-    renamed."""
+    """Create the .bytes file of a copy.
+
+    `write` writes the content durably to a temporary file, which is then renamed.
+    """
     target = content_path(layout, name)
     temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
     with block_errors(target):
@@ -185,7 +206,7 @@ def _write_content(layout: VolumeLayout, name: str, write: Callable[[Path], None
 
 
 def keep_file(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
-    """Move a file to quarantine; return its name."""
+    """Move a file to quarantine. Return its name there."""
     name = free_name(layout, note)
     _write_note(layout, name, note)
     with block_errors(path):
@@ -194,8 +215,10 @@ def keep_file(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
 
 
 def quarantine_foreign(layout: VolumeLayout, note: QuarantineEntry, path: Path) -> str:
-    """Move a foreign object of any kind to quarantine; return its name. Raise OSError, with nothing
-    changed."""
+    """Move an object of any kind to quarantine. Return its name there.
+
+    Raise OSError if the move fails. Nothing is changed in this case.
+    """
     name = free_name(layout, note)
     _write_note(layout, name, note)
     try:
@@ -212,8 +235,10 @@ def _write_note(layout: VolumeLayout, name: str, note: QuarantineEntry) -> None:
 
 
 def free_name(layout: VolumeLayout, note: QuarantineEntry) -> str:
-    """Return an unused name. A number is added if the same range was quarantined in the same
-    millisecond."""
+    """Return an unused name for a copy.
+
+    The name has a number at its end if the same range was quarantined in the same millisecond.
+    """
     name = f"{note.container_id}-{note.block_id}-{note.offset}-{note.at_ms}"
     number = 0
     while (layout.quarantine / (name + NOTE_SUFFIX)).exists():
@@ -223,22 +248,22 @@ def free_name(layout: VolumeLayout, note: QuarantineEntry) -> str:
 
 
 def content_path(layout: VolumeLayout, name: str) -> Path:
-    """Return the path of the .bytes file for a name."""
+    """Return the path of the file with the bytes of a quarantined copy."""
     return layout.quarantine / (name + BYTES_SUFFIX)
 
 
 def forget(layout: VolumeLayout, name: str) -> None:
-    """Remove a quarantined file and its note."""
+    """Remove a copy from quarantine, with the note about its origin."""
     with disk_errors(layout.quarantine):
         remove_file(content_path(layout, name))
         remove_file(layout.quarantine / (name + NOTE_SUFFIX))
 
 
 def remove_cut_off(layout: VolumeLayout) -> int:
-    """Remove incomplete copies that a crash left; return the number of copies. The original files
-    are unchanged, because a copy is completed before its original is changed.
+    """Remove the incomplete copies that a crash left in quarantine. Return their number.
 
-    Called only at the start, before any copy is written.
+    Their original files are unchanged, because a copy is completed before its original is changed.
+    This is called only at the start, before any copy is written.
     """
     with disk_errors(layout.quarantine):
         cut_off = [path for path in layout.quarantine.iterdir() if is_cut_off(path.name)]
@@ -248,17 +273,18 @@ def remove_cut_off(layout: VolumeLayout) -> int:
 
 
 def is_cut_off(name: str) -> bool:
-    """Return whether a file in quarantine is an unfinished copy."""
+    """Return whether this is the name of an unfinished copy in quarantine."""
     stem = name.removesuffix(TEMPORARY_SUFFIX)
     ours = stem.removesuffix(BYTES_SUFFIX).removesuffix(NOTE_SUFFIX)
     return stem != name and ours != stem and _NAME.fullmatch(ours) is not None
 
 
 def purge(layout: VolumeLayout, *, before_ms: int, in_use: frozenset[str]) -> int:
-    """Remove files quarantined before `before_ms`, except those that the journal needs (`in_use`).
+    """Remove the copies that were quarantined before `before_ms`.
 
-    Return the number of removed names. Foreign files are not touched. A foreign object that cannot
-    be removed stays.
+    Return the number of removed names. Keep copies that the journal needs (`in_use`), and files
+    that are not part of the quarantine. If a foreign object in quarantine cannot be removed, keep
+    it.
     """
     purged = set()
     with disk_errors(layout.quarantine):
@@ -273,8 +299,10 @@ def purge(layout: VolumeLayout, *, before_ms: int, in_use: frozenset[str]) -> in
 
 
 def _remove(path: Path) -> bool:
-    """Remove a quarantined file or foreign object; return whether it is gone. If the removal fails,
-    raise OSError for a file, and return False for a foreign object, which then stays."""
+    """Remove a file or foreign object from quarantine. Return whether it is gone.
+
+    If the removal fails, raise OSError for a file, and return False for a foreign object.
+    """
     if not path.name.endswith(ASIDE_SUFFIX):
         return remove_file(path)
     try:

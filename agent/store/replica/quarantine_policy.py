@@ -14,8 +14,10 @@ NO_BLOCK: Final = BlockId(0)  # for evidence about a replica as a whole; ids beg
 
 
 def keep_evidence(replica: ReplicaHandle, pieces: Mapping[str, bytes]) -> None:
-    """Store evidence about a replica in its volume's quarantine. The keys of `pieces` are
-    descriptions."""
+    """Store evidence about a replica in the quarantine of its volume.
+
+    The keys of `pieces` describe the pieces of evidence.
+    """
     for number, (why, data) in enumerate(pieces.items()):
         note = quarantine.QuarantineEntry(
             replica.container_id, NO_BLOCK, number, len(data), replica.options.now_ms(), why
@@ -24,8 +26,10 @@ def keep_evidence(replica: ReplicaHandle, pieces: Mapping[str, bytes]) -> None:
 
 
 def purge_quarantine(volumes: Sequence[Volume], options: StoreOptions, older_than_s: float) -> int:
-    """Remove quarantined files older than `older_than_s` that the journal does not need; return
-    their number."""
+    """Remove copies in quarantine that are older than `older_than_s` seconds. Return their number.
+
+    Keep copies that the journal needs.
+    """
     before_ms = options.now_ms() - int(older_than_s * 1000)
     purged = 0
     for volume in volumes:

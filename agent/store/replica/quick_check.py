@@ -1,7 +1,8 @@
 """Quick check of a replica's files: they must exist and begin correctly.
 
-It reads the descriptor and the first bytes of the tree file, but no data and no index. It covers a
-complete host in minutes. A fault is a reason to scan the replica, never a verdict.
+The check reads the descriptor and the first bytes of the tree file, but no data and no index. It
+covers all replicas of a host in minutes. A fault causes a scan of the replica. Only the scan
+decides if the replica is damaged.
 """
 
 import os
@@ -19,8 +20,11 @@ HEAD_BYTES = 24  # magic, version, algorithm, zero, container id
 
 
 def quick_check(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> list[str]:
-    """Return descriptions of the faults found. Raise OSError if the host, not the file, is at
-    fault."""
+    """Return a description of each fault that the check finds.
+
+    Raise OSError if a file cannot be read because of the host, for example without free
+    descriptors.
+    """
     return list(_faults(paths, container_id, has_tree=has_tree))
 
 

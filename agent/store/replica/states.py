@@ -3,9 +3,10 @@
     OPEN ──► CLOSING ──► QUASI_CLOSED ──► CLOSED          any of them ──► UNHEALTHY, DELETED
     RECOVERING ─┘   └──────────────────────► CLOSED       UNHEALTHY ──► its former state, healed
 
-`NEXT` has all transitions; any other pair is refused. In Ozone, UNHEALTHY is final. In Suture, a
-full scan without findings ends it, if the replica was closed before. A damaged OPEN replica heals
-to QUASI_CLOSED at most. An unfinished reconstruction never heals.
+`NEXT` has all transitions. Any other pair of state and event is refused. In Ozone, UNHEALTHY is
+final. In Suture, a full scan without findings ends it, if the replica was closed before the damage.
+A damaged OPEN replica returns to QUASI_CLOSED at most. An unfinished reconstruction stays
+UNHEALTHY.
 """
 
 from collections.abc import Mapping
@@ -77,7 +78,10 @@ FORMER_STATE: Final[Mapping[ReplicaState, ReplicaState | None]] = MappingProxyTy
         _RECOVERING: None,
     }
 )
-"""State to which an UNHEALTHY replica may heal, by its state before the damage; None = never."""
+"""State to which an UNHEALTHY replica may heal, by its state before the damage.
+
+The value is None if the replica must stay UNHEALTHY.
+"""
 
 _HEALED: Final[Mapping[ReplicaState | None, ReplicaEvent]] = MappingProxyType(
     {_CLOSED: ReplicaEvent.HEALED_CLOSED, _QUASI: ReplicaEvent.HEALED_QUASI_CLOSED}
@@ -85,8 +89,10 @@ _HEALED: Final[Mapping[ReplicaState | None, ReplicaEvent]] = MappingProxyType(
 
 
 def next_state(state: ReplicaState, event: ReplicaEvent, container_id: ContainerId) -> ReplicaState:
-    """Return the state after `event`. Raise `RefusedError(INVALID_CONTAINER_STATE)` if `NEXT` has
-    no such transition."""
+    """Return the state of a replica after `event`.
+
+    Raise `RefusedError(INVALID_CONTAINER_STATE)` if `NEXT` has no such transition.
+    """
     following = NEXT.get((state, event))
     if following is None:
         raise RefusedError(
@@ -99,5 +105,8 @@ def next_state(state: ReplicaState, event: ReplicaEvent, container_id: Container
 
 
 def healing_event(former_state: ReplicaState | None) -> ReplicaEvent | None:
-    """Return the event for a clean full scan of an UNHEALTHY replica; None if it cannot heal."""
+    """Return the event with which a full scan without findings ends the state UNHEALTHY.
+
+    Return None if the replica must stay UNHEALTHY because of its former state.
+    """
     return _HEALED.get(former_state)

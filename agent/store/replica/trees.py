@@ -1,12 +1,12 @@
 """Tree files: reading, rebuilding, and replacement.
 
-The agent first writes the new file under a temporary name and a journal entry. One LMDB transaction
-then checks the generation, renames the file and writes the replica row.
+The agent first writes the new file under a temporary name, and a journal entry. Then one LMDB
+transaction checks the generation, renames the file and writes the replica row.
 
-Because the check and the rename are in one write transaction, an older tree never replaces a newer
-one (Ozone has this race, HDDS-14908). After a crash between rename and commit, the file is one
-generation ahead of the index and the journal has an entry. The next start adopts the file
-(startup_recovery.py).
+The check and the rename are in one write transaction. Therefore, an older tree never replaces a
+newer one (Ozone has this race, HDDS-14908). After a crash between rename and commit, the file is
+one generation ahead of the index, and the journal has an entry. The next start then records the
+tree of the file (startup_recovery.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,10 +41,11 @@ Alter: TypeAlias = Callable[[IndexChange, ReplicaRow], ReplicaRow]
 
 
 def load_tree(replica: ReplicaHandle) -> Tree:
-    """Return the tree of a replica from its file. If the file does not match the index, rebuild the
-    tree. Nothing is written, because the next scan finds and replaces a damaged file.
+    """Return the tree of a replica from its file.
 
-    Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if the replica is not closed yet.
+    If the file does not match the index, rebuild the tree. Nothing is written, because the next
+    scan finds and replaces a damaged file. Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if the
+    replica is not closed yet.
     """
     volume, container_id = replica.volume, replica.container_id
     with volume.index.read() as rows:
@@ -64,8 +65,10 @@ def load_tree(replica: ReplicaHandle) -> Tree:
 
 
 def tree_replica(rows: IndexView, container_id: ContainerId) -> ReplicaRow:
-    """Return the replica row. Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if its state has no
-    tree."""
+    """Return the replica row.
+
+    Raise `RefusedError(UNCLOSED_CONTAINER_IO)` if a replica in this state has no tree.
+    """
     row = rows.replica(container_id)
     if row.state not in TREE_STATES:
         raise RefusedError(
@@ -78,8 +81,10 @@ def tree_replica(rows: IndexView, container_id: ContainerId) -> ReplicaRow:
 
 
 def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
-    """Return the tree in the file; None if it is missing or invalid. Raise `UnavailableError(BUSY)`
-    if the host is short of descriptors or memory."""
+    """Return the tree in the tree file of a replica, or None if the file is missing or invalid.
+
+    Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory.
+    """
     path = volume.paths(container_id).tree
     try:
         return read_tree_file(path, container_id)
@@ -91,8 +96,11 @@ def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
 def read_tree_file(
     path: Path, container_id: ContainerId, read: Callable[[Path, int, int], bytes] | None = None
 ) -> Tree:
-    """Return the tree in a file. Read no more bytes than its header declares. Raise OSError if it
-    cannot be read, `DamagedData` if it is invalid."""
+    """Return the tree in a file. Read no more bytes than the header of the file declares.
+
+    Raise OSError if the file cannot be read, and `DamagedData` if it is invalid. `read` replaces
+    the function that reads the bytes.
+    """
     try:
         data = read_file(
             path,
@@ -106,16 +114,18 @@ def read_tree_file(
 
 
 def is_current(tree: Tree, summary: TreeSummary | None) -> bool:
-    """Return whether the tree is the one that the index records."""
+    """Return whether the tree is the tree that the index records for the replica."""
     return summary is not None and tree.summary() == summary
 
 
 def rebuilt_tree(
     rows: IndexView, algorithm: Algorithm, container_id: ContainerId, row: ReplicaRow
 ) -> Tree:
-    """Return the tree built from the index: from block rows and tombstones, without the chunks that
-    findings report as damaged. A rebuilt tree therefore never claims more than the scan
-    verified."""
+    """Return a tree that is built from the block rows and tombstones of the index.
+
+    The tree omits chunks that findings report as damaged. Therefore, it contains nothing that the
+    last scan did not verify.
+    """
     tombstones = rows.tombstones(container_id)
     damage = [finding for finding in rows.findings(container_id) if finding.is_damage]
     blocks: Iterator[tuple[BlockId, bytes]] = iter(())
@@ -140,7 +150,10 @@ def rebuilt_tree(
 def whole_rows(
     blocks: Iterator[tuple[BlockId, bytes]], damage: list[ScanFinding]
 ) -> Iterator[tuple[BlockId, bytes]]:
-    """Yield the intact rows, without blocks and chunks that findings report as damaged."""
+    """Yield the intact block rows, without damaged blocks and chunks.
+
+    Findings report these blocks and chunks as damaged.
+    """
     lost = {
         finding.block_id for finding in damage if finding.fault is DamageFault.BLOCK_FILE_MISSING
     }
@@ -163,14 +176,17 @@ def _without(block_id: BlockId, row: bytes, offsets: set[int] | None) -> bytes:
 
 
 def without_blocks(tree: Tree, tombstones: Mapping[BlockId, int]) -> Tree:
-    """Return the tree with tombstones in place of these blocks."""
+    """Return the tree with tombstones in the place of these blocks.
+
+    `tombstones` has their checksums.
+    """
     ids = np.fromiter(tombstones.keys(), dtype=np.uint64, count=len(tombstones))
     checksums = np.fromiter(tombstones.values(), dtype=np.uint64, count=len(tombstones))
     return with_tombstones(tree, block_ids=ids, checksums=checksums)
 
 
 def with_index_tombstones(rows: IndexView, container_id: ContainerId, tree: Tree) -> Tree:
-    """Return the tree with all tombstones of the index added."""
+    """Return the tree, with the tombstones of the index that it lacks."""
     known = rows.tombstones(container_id)
     dead = tree.tombstones()
     missing = {block_id: known[block_id] for block_id in known if block_id not in dead}
@@ -178,9 +194,11 @@ def with_index_tombstones(rows: IndexView, container_id: ContainerId, tree: Tree
 
 
 def commit_tree(replica: ReplicaHandle, tree: Tree, *, base_generation: int, alter: Alter) -> bool:
-    """Commit `tree` as the successor of `base_generation`. `alter` returns the replica row and
-    makes the other changes of the same commit. Return False, with nothing changed, if the replica
-    has changed."""
+    """Commit `tree` with the generation that follows `base_generation`.
+
+    `alter` returns the new replica row, and makes the other changes of the same commit. Return
+    False, with nothing changed, if the replica no longer has the generation `base_generation`.
+    """
     volume, container_id = replica.volume, replica.container_id
     numbered = tree.with_generation(base_generation + 1)
     entry = TreeEntry(numbered.generation)

@@ -1,8 +1,8 @@
-"""Attestation for auditors, computed from a verification log whose chain is intact. No I/O.
+"""Report for auditors, computed from a verification log that was checked for gaps. No I/O.
 
-It lists the verified replicas with times, and counts failures, repairs and deletes of a period. It
-states only facts of the log. A replica that was not read in the period is in no list. The number of
-missing entries is stated.
+The report lists the replicas that were verified in a period, with times, and counts failures,
+repairs and deletes. It states only facts of the log. A replica that was not read in the period is
+in no list. The report also has the number of entries that could not be logged.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ DELETE: Final = ("container_id", "index", "state", "root", "block_count", "bytes
 
 @dataclass(slots=True)
 class _Read:
-    """Reads of one replica in the period."""
+    """Summary of the reads of one replica in the period."""
 
     reads: int = 0
     whole_at_ms: int = 0  # time of the last complete read; 0 = none
@@ -36,7 +36,7 @@ class _Read:
 
 @dataclass(slots=True)
 class _Account:
-    """Sums over the entries of the period."""
+    """Sums over the log entries of the period."""
 
     owner: dict[str, str] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Account:
 def account(
     entries: Iterable[LogEntry], checked: ChainCheck, *, from_ms: int, to_ms: int
 ) -> dict[str, object]:
-    """Return the attestation of an intact log for the period `[from_ms, to_ms)`."""
+    """Return the report for the period `[from_ms, to_ms)` of a log without a gap."""
     assert checked.gap is None, "who asks has refused a log with a gap"
     kept = _Account()
     for entry in entries:
@@ -97,8 +97,11 @@ def account(
 
 
 def _add_entry(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> None:
-    """Add one entry. Facts about the log are always added, other facts only if they are in the
-    period."""
+    """Add one entry to the sums.
+
+    Facts about the log itself are always added. Other facts are added only if the entry is in the
+    period.
+    """
     facts, kind = entry.facts, entry.facts.get("kind")
     at_ms = int(facts.get("at_ms", 0))
     kept.first_at_ms = kept.first_at_ms or at_ms
@@ -128,8 +131,11 @@ def _add_entry(kept: _Account, entry: LogEntry, from_ms: int, to_ms: int) -> Non
 
 
 def _add_wait(kept: _Account, facts: Mapping[str, Any], at_ms: int, *, is_in_period: bool) -> None:
-    """Record the time between two complete reads of a replica, or between the last complete read
-    and the delete of the replica."""
+    """Record the time since the previous complete read of a replica.
+
+    `facts` is the entry of a complete read, or of the delete of the replica. Other entries are
+    ignored.
+    """
     is_deleted = facts.get("kind") == EntryKind.DELETE
     if not is_deleted and not facts.get("whole"):
         return
@@ -163,7 +169,7 @@ def _add_verdict(kept: _Account, entry: LogEntry) -> None:
 
 
 def _entry_facts(entry: LogEntry, names: Sequence[str]) -> dict[str, object]:
-    """Return the named facts of an entry, with its number, which locates it in the log."""
+    """Return the named facts of an entry, together with its number in the log."""
     named = {name: entry.facts[name] for name in (*names, *WHO) if name in entry.facts}
     return {"entry": entry.number, "at_ms": entry.facts["at_ms"], **named}
 

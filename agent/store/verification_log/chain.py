@@ -1,12 +1,12 @@
-"""Hash chain of the verification log: encoding of entries, and detection of gaps. No I/O.
+"""Format of the verification log, in which each entry has the hash of the previous one. No I/O.
 
     <sha256 of the body, hex> <body>\\n        body: JSON, one line
         {"n":7,"prev":"<sha256 of entry 6>","at_ms":...,"kind":"verdict","container_id":5,...}
 
-An entry contains its number and the hash of the previous entry. A changed line does not match its
-own hash. Its neighbours show whether an entry was removed, repeated or moved. A person who can
-write the file can also rewrite all of it, or truncate it. Only an anchor detects this: the head of
-the log, stored elsewhere. When old files are removed, an entry records this.
+A changed line does not match its own hash. The numbers and hashes of the neighbours show if an
+entry was removed, repeated or moved. A person who can write the file can also rewrite all of it, or
+truncate it. Only an anchor detects this. An anchor is the number and hash of the last entry at some
+time, stored elsewhere. When old files are removed, an entry records this.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-GENESIS: Final = "0" * 64  # the previous hash of the first entry
+GENESIS: Final = "0" * 64  # the first entry has this as the hash of the previous entry
 SUFFIX: Final = ".log"
 ENTRY_BYTES_MAX: Final = 16_384
 _LINE: Final = re.compile(rb"([0-9a-f]{64}) (\{[^\n]*\})")
@@ -25,10 +25,10 @@ _NAME: Final = re.compile(r"([0-9]{16})\.log")
 
 
 class EntryKind(StrEnum):
-    """Kind of a log entry."""
+    """Kind of a log entry: the event that it records."""
 
     FILE = "file"  # start of a file: owner of the log, and version of the agent
-    VERDICT = "verdict"  # a replica was read and judged
+    VERDICT = "verdict"  # a replica was read, and the entry has the result
     REPAIR = "repair"  # bytes or rows of a replica are about to be changed by a repair
     DELETE = "delete"  # a replica is about to be deleted
     TORN = "torn"  # a partial line, left by a power failure, was truncated
@@ -57,7 +57,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A parsed entry."""
+    """A parsed entry of the verification log."""
 
     number: int
     previous: str
@@ -66,13 +66,13 @@ class LogEntry:
 
     @property
     def head(self) -> Head:
-        """The head of a log that ends with this entry."""
+        """The number and hash of this entry, as the head of a log that ends with it."""
         return Head(self.number, self.checksum)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A gap in a log. `line` counts from 1; 0 = the gap is not at a particular line."""
+    """A gap in a log. `line` counts from 1. It is 0 if the gap is not at a particular line."""
 
     fault: ChainFault
     number: int
@@ -83,7 +83,11 @@ class Gap:
 
 @dataclass(slots=True)
 class ChainCheck:
-    """Result of checking a log. `gap` is the first gap; no later entry is trusted."""
+    """Result of a check of a log.
+
+    `gap` is the first gap, or None. No entry after a gap is trusted. `anchors_held` is the number
+    of anchors that match.
+    """
 
     first: int = 0
     head: Head = field(default_factory=Head)
@@ -92,7 +96,7 @@ class ChainCheck:
 
 
 def encode(head: Head, facts: Mapping[str, object]) -> tuple[bytes, Head]:
-    """Return the line of the entry that follows `head`, and the new head."""
+    """Return the line of the entry that follows `head`, and the head of the log with this entry."""
     body = json.dumps(
         {"n": head.count + 1, "prev": head.checksum, **facts}, separators=(",", ":"), default=str
     ).encode("ascii")
@@ -103,7 +107,10 @@ def encode(head: Head, facts: Mapping[str, object]) -> tuple[bytes, Head]:
 
 
 def decode(line: bytes) -> LogEntry | None:
-    """Return the entry of a line without its newline; None if the line does not match its hash."""
+    """Return the entry in a line, or None if the line does not match its hash.
+
+    The line must not include its newline.
+    """
     match = _LINE.fullmatch(line)
     if match is None or hashlib.sha256(match[2]).hexdigest() != match[1].decode():
         return None
@@ -123,7 +130,10 @@ def file_name(first_number: int) -> str:
 
 
 def first_number_of(name: str) -> int:
-    """Return the number of a file's first entry from its name; 0 if it is not a log file."""
+    """Return the number of the first entry of a log file, from the name of the file.
+
+    Return 0 if it is not the name of a log file.
+    """
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else 0
 
@@ -137,10 +147,10 @@ def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[LogEntry]:
 
 
 def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> ChainCheck:
-    """Check a log against its chain and anchors; return the result with the first gap. `files` are
-    sorted by name.
+    """Check the hashes and numbers of all entries of a log, and compare it with anchors.
 
-    An anchor is a head of this log that was stored elsewhere, at any time.
+    Return the result with the first gap. `files` has the name and content of each file, sorted by
+    name. An anchor is the head of this log at any earlier time, which was stored elsewhere.
     """
     wanted: dict[int, set[str]] = {}
     for anchor in anchors:
@@ -155,7 +165,7 @@ def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> C
 
 
 class _Walk:
-    """State of a running check: the head so far, and the next expected entry."""
+    """State of a running check: the last checked entry, and what the next entry must be."""
 
     def __init__(self, files: Sequence[tuple[str, bytes]], wanted: Mapping[int, set[str]]) -> None:
         self.checked = ChainCheck()
@@ -166,7 +176,7 @@ class _Walk:
         self._last_file = ""
 
     def file_gap(self, name: str, content: bytes, *, is_last: bool) -> Gap | None:
-        """Check one file; return its first gap, or None."""
+        """Check one file. Return its first gap, or None if there is none."""
         head = self.checked.head
         self._last_file = name
         if self.checked.first and first_number_of(name) != head.count + 1:
@@ -189,7 +199,7 @@ class _Walk:
         return None
 
     def end_gap(self) -> Gap | None:
-        """Return the gap at the start or at the end of the log; None if there is none."""
+        """Return the gap before the first or after the last entry, or None if there is none."""
         first, head = self.checked.first, self.checked.head
         if first > 1 and self._retired_through < first - 1:
             why = f"the log begins with entry {first}, and no entry tells that older ones went"
@@ -245,8 +255,10 @@ class _Walk:
     def _misplaced(
         self, name: str, at: int, number: int, why: str, entry: LogEntry | None = None
     ) -> Gap:
-        """Return the gap (repeated, reordered or removed entries) for an unexpected entry
-        number."""
+        """Return the gap for an entry with an unexpected number.
+
+        Its fault is REPEATED, REORDERED or REMOVED.
+        """
         due = self.checked.head.count + 1
         if number < due:
             again = entry is not None and self._seen.get(number) == entry.checksum

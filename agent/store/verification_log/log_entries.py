@@ -1,4 +1,7 @@
-"""Verification log entries of bounded length for verdicts, repairs and deletes."""
+"""Entries of the verification log for scan results, repairs and deletes.
+
+Their length is bounded.
+"""
 
 import hashlib
 from collections import Counter
@@ -14,15 +17,18 @@ from scanner.scan_outcome import ScanOutcome
 
 HEALTHY = "healthy"
 DAMAGED = "damaged"
-UNDECIDED = "undecided"  # a part could not be judged; the rest is healthy
-HELD = "held"  # the read was interrupted, or its verdict is held back; `why` has the reason
+UNDECIDED = "undecided"  # no damage was found, but some parts could not be verified
+HELD = "held"  # the read was interrupted, or its result is not committed; `why` has the reason
 
 
 def log_verdict(
     log: VerificationLog, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool
 ) -> None:
-    """Log the result of a read of a replica. `why` is the reason if the result is held back,
-    otherwise "". `is_whole` is False if only the ranges of a repair were read."""
+    """Log the result of a read of a replica.
+
+    `why` is the reason if the result is held back (not committed), and otherwise "". `is_whole` is
+    False if the scan read only the ranges that a repair changed.
+    """
     facts = base.facts
     told: dict[str, object] = {
         "container_id": facts.container_id,
@@ -47,7 +53,10 @@ def log_verdict(
 
 
 def verdict_of(outcome: ScanOutcome, *, why: str) -> str:
-    """Return the result of a read as one word."""
+    """Return the result of a read as one word, for example HEALTHY.
+
+    `why` is as in `log_verdict`.
+    """
     if why:
         return HELD
     if outcome.is_damaged:
@@ -82,7 +91,7 @@ def log_batch(
     chunks: Sequence[tuple[BlockId, ChunkInfo]],
     proofs: Sequence[str] = (),
 ) -> None:
-    """Log the batch install of many chunks before it begins."""
+    """Log the install of a batch of chunks before it begins."""
     block_ids = sorted({block_id for block_id, _ in chunks})
     told = {
         **entry_facts(container_id, row),
@@ -102,8 +111,10 @@ def log_batch(
 def log_delete(
     log: VerificationLog, container_id: ContainerId, row: ReplicaRow, *, forced: bool, proof: str
 ) -> None:
-    """Log a delete before it begins, with the size of the replica and the proof of the peer that
-    has the same data."""
+    """Log a delete before it begins.
+
+    The entry has the size of the replica. `proof` shows that a peer has the same data, or is "".
+    """
     held: dict[str, object] = {
         "block_count": row.block_count,
         "bytes": row.used_bytes,
@@ -115,7 +126,7 @@ def log_delete(
 
 
 def entry_facts(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]:
-    """Return the facts about a replica that each entry has."""
+    """Return the facts about a replica that every entry about a replica has."""
     return {
         "container_id": container_id,
         "index": row.replica_index,
@@ -127,7 +138,7 @@ def entry_facts(container_id: ContainerId, row: ReplicaRow) -> dict[str, object]
 
 
 def _root(tree: TreeSummary | None) -> str | None:
-    """Return the root in hexadecimal; None, never 0, for a replica without a tree."""
+    """Return the root of a tree in hexadecimal, or None for a replica without a tree."""
     return None if tree is None else _hex(tree.root)
 
 

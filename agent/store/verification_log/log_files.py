@@ -1,15 +1,16 @@
-"""Verification log files of one volume: append-only files of chained entries.
+"""Verification log files of one volume: append-only files of hashed entries.
 
     <volume>/hdds/<cluster>/verification/0000000000000001.log    named by its first entry
                                          0000000000008211.log    the current file
 
 An entry is durable when `append` returns. If a power failure left a partial last line, the next
-start truncates it and logs that. If the current file is full, or its end is invalid, a new file
-continues the chain.
+start truncates it and logs that. If the current file is full, or its end is invalid, the log
+continues in a new file, whose first entry has the hash of the last entry.
 
-Failures of the log are not raised. No scan, repair or delete is refused because the log has no
-space; the next entry contains the number of missing entries. Nothing is written until the end of
-the log is known, because a second chain would invalidate the log as a proof.
+Errors of the log are not raised, because no scan, repair or delete may fail only because the log
+has no space. The next entry then contains the number of missing entries. Nothing is written until
+the end of the log is known. Otherwise, two entries could follow the same entry, and the log would
+prove nothing.
 """
 
 import errno
@@ -57,8 +58,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Current head of a log, and the head at the end of its last closed file. `missed_count` is the
-    number of entries that could not be written since the last written entry."""
+    """Current head of a log, and the head at the end of the last file that is no longer written.
+
+    A head is the number of entries and the hash of the last one. `missed_count` is the number of
+    entries that could not be written since the last written entry.
+    """
 
     now: Head
     closed: Head
@@ -67,21 +71,21 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """End of a log file: the head after its complete entries, and the bytes after them."""
+    """End of a log file: the head after its complete entries, and the bytes after these entries."""
 
     head: Head
     whole_bytes: int
     torn: bytes = b""
-    is_known: bool = True  # False = the end is invalid, and is not changed
+    is_known: bool = True  # False if the end of the file is invalid; it is not changed
 
 
 @dataclass(eq=False)
 class VerificationLog:
-    """Appends to the log of one volume. Thread-safe.
+    """Appends entries to the log of one volume. Thread-safe.
 
-    Construction finds the end of the log, and truncates a partial line. `about` identifies the log
-    at the start of each file. Files whose entries are all older than `keep_ms` are removed; 0 =
-    never.
+    The constructor finds the end of the log, and truncates a partial line. `about` identifies the
+    log at the start of each file. Files whose entries are all older than `keep_ms` are removed. If
+    `keep_ms` is 0, no file is removed.
     """
 
     directory: Path
@@ -94,7 +98,7 @@ class VerificationLog:
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._missed_count = 0
-        self._name = ""  # name of the current file; "" = the next entry begins one
+        self._name = ""  # name of the current file; "" if the next entry begins one
         self._size_bytes = 0
         self._head = Head()
         self._closed = Head()
@@ -108,13 +112,16 @@ class VerificationLog:
 
     @property
     def heads(self) -> Heads:
-        """Current heads of the log; all entries up to them are durable."""
+        """Current heads of the log. All entries up to them are durable."""
         with self._lock:
             return Heads(self._head, self._closed, self._missed_count)
 
     def append(self, kind: EntryKind, facts: Mapping[str, object]) -> None:
-        """Append a durable entry with these facts, the time, and the command that this thread
-        executes. If that fails, count the entry as missing; raise no SutureError."""
+        """Append a durable entry with these facts.
+
+        The entry also has the time, and the command that this thread executes. If that fails, count
+        the entry as missing instead of raising an error.
+        """
         with self._lock:
             try:
                 with disk_errors(self.directory):
@@ -127,8 +134,10 @@ class VerificationLog:
     # -- the lock is held, or the object is not shared yet
 
     def _open(self) -> None:
-        """Find the end of the log, and truncate a partial line. If this fails, the next entry tries
-        again."""
+        """Find the end of the log, and truncate a partial line.
+
+        If this fails, the next `append` tries again.
+        """
         names = self._files()
         self._find_end(names)
         self._is_open = True
@@ -154,8 +163,11 @@ class VerificationLog:
             self._append(EntryKind.TORN, facts)
 
     def _note_version(self, names: Sequence[str]) -> None:
-        """Begin a new file if another version wrote the last one, because each file names its
-        version. Record the time since which this version has written the log."""
+        """Begin a new file if another version of the agent wrote the last one.
+
+        Each file names the version that writes it. Also record the time since which this version
+        has written the log.
+        """
         own = self.about.get("software")
         if not self._name or not self._size_bytes or not own:
             return
@@ -224,16 +236,20 @@ class VerificationLog:
         return None
 
     def _truncate_partial_line(self, fd: int) -> None:
-        """Truncate a partial line. If this fails, the next entry tries to find the end of the log
-        again."""
+        """Truncate a partial line.
+
+        If this fails, the next `append` finds the end of the log again.
+        """
         try:
             os.ftruncate(fd, self._size_bytes)
         except OSError:
             self._is_open = False
 
     def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
-        """Continue the log in a new file, because the newest file is missing or was changed. The
-        changed file stays unchanged from now on, because it is evidence."""
+        """Continue the log in a new file, because the newest file is missing or was changed.
+
+        The agent no longer writes to the changed file, because the file is evidence of the change.
+        """
         volume_id = self.about["volume_id"]
         log.error("verification_file_changed", volume_id=volume_id, file=self._name)
         self._name = ""
@@ -243,9 +259,9 @@ class VerificationLog:
     def _retire(self) -> None:
         """Remove files whose entries are all too old, after logging this.
 
-        All entries of a file are older than any later file. The age is measured from now, or from
-        the start of the previous file if that is earlier. Therefore, no evidence is removed if the
-        clock is temporarily years ahead.
+        All entries of a file are older than any later file. The age is measured from the current
+        time, or from the start of the previous file if that is earlier. Therefore, no evidence is
+        removed while the clock is years ahead by mistake.
         """
         names = self._files()
         if not self.keep_ms or len(names) < 2:
@@ -292,8 +308,10 @@ class VerificationLog:
 
 
 def files_of(directory: Path) -> list[str]:
-    """Return the names of a log's files, oldest first; an empty list if there is no directory.
-    Raise OSError if the directory cannot be listed."""
+    """Return the names of the files of a log, the oldest first.
+
+    Return an empty list if the directory does not exist. Raise OSError if it cannot be listed.
+    """
     try:
         return sorted(path.name for path in directory.iterdir() if first_number_of(path.name))
     except FileNotFoundError:
@@ -301,11 +319,12 @@ def files_of(directory: Path) -> list[str]:
 
 
 def tail_of(path: Path) -> _Tail:
-    """Return the head after the last complete entry of a file, and the bytes after that entry.
-    Raise OSError if the file cannot be read.
+    """Return the head of the log after the last complete entry of a file, and later bytes.
 
-    At most the last line can be partial, because every earlier entry was durable before the next
-    was written. If more is invalid, another program has written to the file.
+    The later bytes are those after that entry. Only the last line can be partial, because every
+    earlier entry was durable before the next was written. If more of the end is invalid, another
+    program has written to the file, and the result has `is_known` False. Raise OSError if the file
+    cannot be read.
     """
     fd = open_file(path)
     try:
@@ -331,8 +350,10 @@ def tail_of(path: Path) -> _Tail:
 
 
 def first_facts(path: Path) -> Mapping[str, Any]:
-    """Return the facts of a file's first entry; an empty mapping if it is invalid. Raise
-    OSError if the file cannot be read."""
+    """Return the facts of the first entry of a file, or an empty mapping if the entry is invalid.
+
+    Raise OSError if the file cannot be read.
+    """
     fd = open_file(path)
     try:
         line, _, _ = os.pread(fd, ENTRY_BYTES_MAX, 0).partition(b"\n")
@@ -343,15 +364,20 @@ def first_facts(path: Path) -> Mapping[str, Any]:
 
 
 def first_at_ms(path: Path) -> int:
-    """Return the time of a file's first entry. If the time is unknown, return a time in the far
-    future, so that no file is removed on a guess. Raise OSError if the file cannot be read."""
+    """Return the time in milliseconds of the first entry of a file.
+
+    If the time is unknown, return a time in the far future, so that no file is removed because of a
+    guess. Raise OSError if the file cannot be read.
+    """
     at_ms = first_facts(path).get("at_ms")
     return at_ms if isinstance(at_ms, int) else 1 << 62
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether the path is a regular file, not a link or pipe. Raise OSError if the
-    path cannot be examined."""
+    """Return whether the path is a regular file, and not a link or a pipe.
+
+    Raise OSError if this cannot be determined.
+    """
     return stat.S_ISREG(path.lstat().st_mode)
 
 
@@ -364,7 +390,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _on_behalf() -> dict[str, object]:
-    """Return the command that this thread executes, and the thread's name."""
+    """Return the ids of the command that this thread executes, and the name of the thread."""
     bound = structlog.contextvars.get_contextvars()
     named: dict[str, object] = {name: bound[name] for name in COMMAND_FIELDS if name in bound}
     return {**named, "by": threading.current_thread().name}

@@ -14,8 +14,10 @@ Files = list[tuple[str, bytes]]
 
 
 def log_directory(path: Path) -> Path:
-    """Return the log directory for a volume, or for a copy of a log. Raise RefusedError unless
-    there is exactly one."""
+    """Return the log directory below `path`, which is a volume or a copy of a log.
+
+    Raise RefusedError unless there is exactly one.
+    """
     if files_of(path):
         return path
     found = sorted(path.glob(f"hdds/*/{VERIFICATION}"))
@@ -29,8 +31,10 @@ def log_directory(path: Path) -> Path:
 
 
 def read_log(path: Path) -> Files:
-    """Return the files of a log as (name, content), oldest first. Raise RefusedError or OSError if
-    the log cannot be read."""
+    """Return the files of a log as (name, content), oldest first.
+
+    Raise RefusedError or OSError if the log cannot be read.
+    """
     directory = log_directory(path)
     names = files_of(directory)
     return [(name, read_file(directory / name, bytes_max=FILE_BYTES_MAX)) for name in names]

@@ -1,11 +1,13 @@
 """Ballast: files on each volume that the agent removes to get space on a full disk.
 
-The agent creates BALLAST_FILES allocated files when it opens a volume. If a delete or a start finds
-no space or no inode, the agent removes them, retries, and recreates them as far as there is space.
+The agent creates BALLAST_FILES files with allocated space when it opens a volume. If a delete or a
+start finds no space or no inode, the agent removes these files, tries again, and then recreates
+them as far as there is space.
 
-The agent's own writes leave `storage.reserve_bytes` free, but other writers on the disk do not. A
+The agent's own writes leave `storage.reserve_bytes` free, but other programs may fill the disk. A
 delete itself needs space, for the tree with its tombstones and for the index. Without ballast, a
-full disk would stay full. CockroachDB has ballast files, and ZFS slop space, for the same reason.
+full disk would stay full. CockroachDB has ballast files, and ZFS has slop space, for the same
+reason.
 """
 
 import os
@@ -31,8 +33,10 @@ log = structlog.get_logger()
 
 
 def fill_ballast(layout: VolumeLayout, reserve_bytes: int) -> None:
-    """Create missing ballast files as far as there is space. Ignore errors; the volume check
-    reports faults of the disk."""
+    """Create missing ballast files as far as there is space.
+
+    Ignore errors, because the volume check reports faults of the disk.
+    """
     with suppress(OSError):
         layout.ballast.mkdir(DIRECTORY_MODE, exist_ok=True)
         space = os.statvfs(layout.ballast)
@@ -71,8 +75,10 @@ def release_ballast(layout: VolumeLayout) -> bool:
 
 
 def with_ballast(layout: VolumeLayout, reserve_bytes: int, change: Callable[[], T]) -> T:
-    """Run `change` and return its result. If the disk is full, remove the ballast and run it
-    again."""
+    """Run `change` and return its result.
+
+    If the disk is full, remove the ballast files and run it again.
+    """
     try:
         return change()
     except (SutureError, OSError) as error:

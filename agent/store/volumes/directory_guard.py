@@ -1,4 +1,4 @@
-"""Guard of a volume's directories against links and foreign owners.
+"""Checks a volume's directories for symbolic links and wrong owners.
 
 A user who can write to a volume's directories could replace one by a link. The agent would then
 read or write files elsewhere with its own rights. Replicas and block files are opened without
@@ -15,8 +15,11 @@ from suture.runtime.durable import disk_errors
 
 
 def check_volume(layout: VolumeLayout) -> None:
-    """Raise RefusedError(INCONSISTENT_VOLUME) if other users can write to the volume's directories,
-    or if one is a link or has another owner. Missing directories are ignored."""
+    """Check the owners, modes and types of the directories of a volume. Ignore missing directories.
+
+    Raise RefusedError(INCONSISTENT_VOLUME) if other users can write to a directory, or if one is a
+    link or has another owner than root or the agent's user.
+    """
     with disk_errors(layout.volume):
         if layout.volume.exists():
             _check_writers(layout.volume, layout.volume.stat())
@@ -56,7 +59,7 @@ def _check_writers(path: Path, facts: os.stat_result) -> None:
 
 
 def linked(path: Path) -> RefusedError:
-    """Return the error for a link in the place of a directory."""
+    """Return the error for a symbolic link in the place of a directory."""
     return RefusedError(
         Code.INCONSISTENT_VOLUME,
         f"cannot use {path}: it is a symbolic link, expected a directory",

@@ -11,9 +11,11 @@ from suture.runtime.durable import error_of, raise_shortage, read_head
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
-    """Return for each volume its VERSION, the error if it is unreadable, or None if it has none.
-    Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory, because no volume
-    can then be judged."""
+    """Return the content of the VERSION file of each volume.
+
+    If the file cannot be read or is invalid, return the error instead. If there is no file, return
+    None. Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory.
+    """
     return {path: _read_version(path) for path in volumes}
 
 
@@ -33,17 +35,17 @@ def _read_version(path: Path) -> VolumeVersion | SutureError | None:
 
 
 def is_of(version: VolumeVersion | SutureError | None, cluster_id: str, datanode_id: str) -> bool:
-    """Return whether the volume belongs to this datanode."""
+    """Return whether `version` names this cluster and this datanode."""
     return isinstance(version, VolumeVersion) and _names(version) == (cluster_id, datanode_id)
 
 
 def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
-    """Return the VERSION that names the cluster and datanode of most formatted volumes; None if no
-    volume is formatted.
+    """Return a VERSION that names the cluster and datanode that most formatted volumes name.
 
-    Raise RefusedError on a tie: a disk of another host was inserted, and it is unknown which. Raise
-    the first error if volumes exist but none is readable. Volumes that differ from the majority are
-    refused later, when they are opened.
+    Return None if no volume is formatted. Raise RefusedError on a tie, because a disk of another
+    host was inserted and it is unknown which one. If volumes exist but no VERSION can be read,
+    raise the first error. Volumes that name another datanode are refused later, when they are
+    opened.
     """
     found = read_versions(volumes)
     readable = {path: one for path, one in found.items() if isinstance(one, VolumeVersion)}

@@ -1,7 +1,8 @@
 """The SCM's decision about this datanode, and the known SCM starts, stored on every volume.
 
-If the SCM is replaced or loses its state, the datanode reports the decision when it registers. The
-files of the volumes may differ if a write failed. The file with the highest version is used.
+If the SCM is replaced or loses its state, the datanode reports the stored decision when it
+registers. The files of the volumes may differ if a write failed. The file with the highest version
+is then used.
 """
 
 from collections.abc import Sequence
@@ -33,9 +34,12 @@ class SeenStart:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """Operational state of this datanode. `op_state` is "" if the SCM has sent none. `op_expiry_ms`
-    is wall clock time; 0 = no expiry. `seen_starts` has the starts of this cluster's SCMs. Among
-    starts of one term, the leader's is first."""
+    """Operational state of this datanode.
+
+    `op_state` is "" if the SCM has sent none. `op_expiry_ms` is wall clock time in milliseconds, or
+    0 if the state does not expire. `seen_starts` has the known starts of this cluster's SCM
+    processes. Among the starts of one term, that of the leader is first.
+    """
 
     op_state: str = ""
     op_expiry_ms: int = 0
@@ -44,19 +48,23 @@ class NodeState:
 
     @property
     def is_out_of_service(self) -> bool:
-        """Return whether this datanode is out of service or leaving, so that other datanodes must
-        have its replicas."""
+        """Return whether this datanode is out of service, or is leaving the service.
+
+        Other datanodes must then have copies of its replicas.
+        """
         return self.op_state not in {"", IN_SERVICE}
 
 
 def state_path(layout: VolumeLayout) -> Path:
-    """Return the file's path on one volume."""
+    """Return the path of the file with the stored state on one volume."""
     return layout.cluster / NAME
 
 
 def read_state(layout: VolumeLayout) -> NodeState | None:
-    """Return the state stored on a volume; None if it has no valid file. Raise the errors of
-    `read_sealed`."""
+    """Return the state stored on a volume, or None if it has no valid file.
+
+    Raise the same errors as `read_sealed`.
+    """
     found = read_sealed(state_path(layout), FILE_BYTES_MAX)
     if found is None or found["op_state"] not in OP_STATES | {""}:
         return None
@@ -65,7 +73,10 @@ def read_state(layout: VolumeLayout) -> NodeState | None:
 
 
 def newest_state(layouts: Sequence[VolumeLayout]) -> NodeState:
-    """Return the stored state with the highest version."""
+    """Return the stored state with the highest version.
+
+    Return the default state if there is none.
+    """
     known = [state for state in map(read_state, layouts) if state is not None]
     return max(known, key=lambda state: state.version, default=NodeState())
 
@@ -73,8 +84,11 @@ def newest_state(layouts: Sequence[VolumeLayout]) -> NodeState:
 def write_state(
     layouts: Sequence[VolumeLayout], state: NodeState, *, is_everywhere: bool = True
 ) -> None:
-    """Write the state durably to every volume. If `is_everywhere` is False, stop after the first
-    volume that is written. Raise the last error if no volume could be written."""
+    """Write the state durably to every volume.
+
+    If `is_everywhere` is False, stop after the first volume that is written. Raise the last error
+    if no volume could be written.
+    """
     failure: SutureError | None = None
     written_count = 0
     for layout in layouts:

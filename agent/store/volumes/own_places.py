@@ -1,8 +1,8 @@
-"""Removal of foreign objects from paths that the agent recreates at a start.
+"""Removal of foreign objects from the paths that the agent recreates at a start.
 
-A lock, an empty directory for running work, or the quarantine directory contain nothing that a
-volume needs to serve. Therefore, the volume does not fail if a foreign object is at such a path.
-The object is renamed, without being followed, opened or removed, and the path is recreated.
+A lock file, an empty directory for running work, and the quarantine directory contain no data that
+the volume serves. Therefore, the volume does not fail if a foreign object is at such a path. The
+object is renamed, without being followed, opened or removed, and the path is recreated.
 """
 
 import os
@@ -25,8 +25,10 @@ log = structlog.get_logger()
 
 
 def free_places(layout: VolumeLayout) -> None:
-    """Rename foreign objects at the paths of directories and files that a start recreates, except
-    the lock. Raise SutureError if a rename fails."""
+    """Rename foreign objects at the paths that a start recreates.
+
+    The path of the lock file is omitted. Raise SutureError if a rename fails.
+    """
     for path in layout.remade_directories():
         free_place(path, stat.S_ISDIR)
     for path in layout.remade_files():
@@ -34,8 +36,10 @@ def free_places(layout: VolumeLayout) -> None:
 
 
 def free_place(path: Path, belongs: Callable[[int], bool]) -> None:
-    """Rename the object at `path` if `belongs` returns False for its mode. Raise SutureError if
-    the rename fails."""
+    """Rename the object at `path` unless `belongs` returns True for its file mode.
+
+    Raise SutureError if the rename fails.
+    """
     with disk_errors(path):
         try:
             mode = path.lstat().st_mode

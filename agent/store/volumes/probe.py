@@ -1,9 +1,9 @@
 """Probe of a volume: check that its directories exist, and that written data can be read back.
 
 If a directory or VERSION is missing, the probe fails permanently. Otherwise it writes a file, syncs
-it, reads it past the cache, compares and removes it. A failed step counts as one failure; a full
-disk is no failure. If the host is short of a resource, there is no result, and the caller probes
-again.
+it, reads it past the page cache, compares the bytes, and removes the file. A failed step counts as
+one failure. A full disk is not a failure. If the host is short of a resource, there is no result,
+and the caller probes again.
 
 The caller decides how many failures are too many, and runs the probe in a thread that may hang.
 """
@@ -24,9 +24,12 @@ GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES,
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Result of a probe. `error` is "" if the volume works. `is_final` means that another attempt
-    cannot succeed. `shortage` is the reason why the volume could not be tested (see
-    `is_shortage`)."""
+    """Result of a probe, which tests if a volume works.
+
+    `error` is "" if the volume works. `is_final` is True if another attempt cannot succeed.
+    `shortage` is the reason why the volume could not be tested, for example a lack of file
+    descriptors (`is_shortage`).
+    """
 
     error: str = ""
     is_final: bool = False
@@ -34,7 +37,7 @@ class Probe:
 
 
 def probe(layout: VolumeLayout) -> Probe:
-    """Test the volume; return the result. Faults of the volume raise no exception."""
+    """Test the volume, and return the result. A fault of the volume raises no exception."""
     try:
         for directory in (layout.hdds, layout.current, layout.database):
             if not directory.is_dir():

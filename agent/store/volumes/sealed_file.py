@@ -1,4 +1,4 @@
-"""Small self-verifying files of a volume: one line of JSON, and one line with its CRC32C."""
+"""Small files of a volume: one line of JSON, and one line with its checksum (CRC32C)."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from suture.runtime.durable import raise_shortage, read_head
 
 
 def sealed(fields: Mapping[str, object]) -> bytes:
-    """Return the file content for these fields."""
+    """Return the content of a file with these fields and their checksum."""
     body = json.dumps(fields, sort_keys=True).encode()
     return body + b"\n" + f"{crc32c(body):08x}\n".encode()
 
 
 def read_sealed(path: Path, bytes_max: int) -> dict[str, Any] | None:
-    """Return the fields of the file; None if it is missing, unreadable or damaged.
+    """Return the fields of the file, or None if it is missing, damaged or cannot be read.
 
     Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory, because the file
     may then be intact.

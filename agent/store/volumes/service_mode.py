@@ -31,12 +31,15 @@ class VolumeMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VolumeUse:
-    """Service mode of a volume since `since_ms`. For a retiring volume, also the target, and the
-    bytes in use when the retirement began."""
+    """Service mode of a volume since `since_ms`.
+
+    For a retiring volume, `target_id` is the volume to which its replicas are moved, and
+    `total_bytes` the number of bytes in use when the retirement began.
+    """
 
     mode: VolumeMode = VolumeMode.IN_SERVICE
     target_id: str = ""
-    """Volume to which all replicas are moved; "" = any other volume of this host."""
+    """Volume to which all replicas are moved, or "" for any other volume of this host."""
     total_bytes: int = 0
     since_ms: int = 0
 
@@ -47,8 +50,11 @@ class VolumeUse:
 
 
 def read_service(layout: VolumeLayout) -> VolumeUse:
-    """Return the service mode of a volume. An unreadable or invalid mode file counts as IN_SERVICE,
-    so that a damaged file causes no moves of replicas. Raise the errors of `read_sealed`."""
+    """Return the service mode of a volume.
+
+    A mode file that is invalid or cannot be read counts as IN_SERVICE, so that a damaged file
+    causes no moves of replicas. Raise the same errors as `read_sealed`.
+    """
     fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
     if fields is None or fields["mode"] not in set(VolumeMode):
         return VolumeUse()

@@ -1,7 +1,7 @@
 """A volume: formatted once, and used by one process at a time.
 
 The kernel holds the lock (flock), and releases it when its process ends. The lock file names the
-process, for the error message that a second process gets.
+process. A second process shows this name in its error message.
 """
 
 import fcntl
@@ -52,8 +52,11 @@ ROOMY: Final = 0.9  # volumes with this share of the most free space compete by 
 
 @dataclass(frozen=True, slots=True)
 class VolumeTotals:
-    """Sums over all replicas of a volume, with the index version, the time and the duration of the
-    count."""
+    """Sums over all replicas of a volume.
+
+    `version` is the index version that was counted, `at_s` the time of the count, and `cost_s` its
+    duration in seconds.
+    """
 
     version: int
     at_s: float
@@ -64,8 +67,10 @@ class VolumeTotals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Volume:
-    """An open volume. `counted` caches sums over its rows. `paths_kept` caches the paths of
-    replicas."""
+    """An open volume.
+
+    `counted` caches sums over the index rows. `paths_kept` caches the paths of replicas.
+    """
 
     layout: VolumeLayout
     version: VolumeVersion
@@ -78,7 +83,7 @@ class Volume:
 
     @property
     def volume_id(self) -> str:
-        """Id of the volume in reports."""
+        """Id of the volume."""
         return self.version.volume_id
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
@@ -103,8 +108,10 @@ class Volume:
         return space.f_blocks * space.f_frsize
 
     def close(self, *, is_well: bool = True) -> None:
-        """Close the index and release the lock. Unless `is_well`, the next process checks the
-        complete index."""
+        """Close the index and release the lock.
+
+        If `is_well` is False, the next process that opens the volume checks the complete index.
+        """
         self.index.close()
         if is_well:
             self.lock.release()
@@ -117,11 +124,13 @@ def open_volume(
 ) -> Volume:
     """Open a volume, and format it if it is empty. The caller then runs the recovery.
 
-    `expected` is the id of the volume that was at this path before and is now missing; an empty
-    directory is then not formatted. Raise `RefusedError`: VOLUME_IN_USE if another process uses the
-    volume, WRONG_CLUSTER or WRONG_DATANODE if it belongs to another cluster or datanode,
-    INCONSISTENT_VOLUME if its files contradict each other or it must not be formatted. Raise
-    `VolumeFailed` if the disk or its index does not work.
+    `expected` is the id of the volume that was at this path before and is now missing, or "". If it
+    is set, an empty directory is not formatted.
+
+    Raise `RefusedError(VOLUME_IN_USE)` if another process uses the volume. Raise WRONG_CLUSTER or
+    WRONG_DATANODE if the volume belongs to another cluster or datanode. Raise INCONSISTENT_VOLUME
+    if its files contradict each other, or if it must not be formatted. Raise `VolumeFailed` if the
+    disk or the index does not work.
     """
     check_name(cluster_id, "cluster id")
     check_name(datanode_id, "datanode id")
@@ -166,8 +175,10 @@ def open_volume(
 def verification_log(
     layout: VolumeLayout, version: VolumeVersion, options: StoreOptions
 ) -> VerificationLog:
-    """Open the verification log of a volume. Opening never fails; the log reports missing entries
-    later."""
+    """Open the verification log of a volume.
+
+    This never fails. If entries cannot be written, a later entry has the number of missing entries.
+    """
     about = {
         "cluster_id": version.cluster_id,
         "datanode_id": version.datanode_id,
@@ -184,11 +195,10 @@ def verification_log(
 
 
 def _keep_what_was_left(layout: VolumeLayout) -> None:
-    """Sync the file system, because a killed process may have left unsynced changes, including
-    names.
+    """Sync the file system, because a killed process may have left unsynced files and names.
 
-    This process sees those changes in the page cache, considers them durable, and would not sync
-    them again. Without this sync, a later power failure could lose them and data that depends on
+    This process sees those changes in the page cache, assumes that they are durable, and would not
+    sync them again. Without this sync, a power failure could lose them and the data that depends on
     them.
     """
     with disk_errors(layout.hdds):
@@ -196,7 +206,10 @@ def _keep_what_was_left(layout: VolumeLayout) -> None:
 
 
 def _free_lock(layout: VolumeLayout, datanode_id: str) -> None:
-    """Move a foreign object at the lock's path aside, if the volume belongs to this datanode."""
+    """Rename a foreign object at the path of the lock file.
+
+    Do nothing if the volume does not belong to this datanode.
+    """
     with suppress(OSError, SutureError):  # `_version` reports the fault
         if stat.S_ISREG(layout.lock.lstat().st_mode):
             return
@@ -221,7 +234,7 @@ def _version(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> V
 
 
 def check_owner(version: VolumeVersion, layout: VolumeLayout, datanode_id: str) -> None:
-    """Raise RefusedError if the volume belongs to another cluster or datanode."""
+    """Raise RefusedError if `version` names another cluster or datanode."""
     if version.cluster_id != layout.cluster_id:
         raise RefusedError(
             Code.WRONG_CLUSTER,
@@ -252,8 +265,11 @@ def _format(layout: VolumeLayout, datanode_id: str, options: StoreOptions) -> Vo
 
 @dataclass(frozen=True, slots=True)
 class VolumeLock:
-    """A held lock of a volume. `was_left` means that the last holder did not record a clean close:
-    the holder was killed, or the volume failed."""
+    """The lock of a volume, held by this process.
+
+    `was_left` is True if the last process did not record a clean close, because it was killed or
+    the volume failed.
+    """
 
     fd: int
     was_left: bool
@@ -266,14 +282,18 @@ class VolumeLock:
         self.leave()
 
     def leave(self) -> None:
-        """Release the lock without recording a clean close, so that the next process checks the
-        complete index."""
+        """Release the lock without recording a clean close.
+
+        The next process that opens the volume then checks the complete index.
+        """
         os.close(self.fd)
 
 
 def lock_volume(layout: VolumeLayout) -> VolumeLock:
-    """Take the volume's lock. Raise `RefusedError(VOLUME_IN_USE)`, naming the process, if another
-    process has it."""
+    """Lock the volume for this process.
+
+    Raise `RefusedError(VOLUME_IN_USE)`, which names the process, if another process holds the lock.
+    """
     with disk_errors(layout.lock):
         fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
@@ -285,10 +305,10 @@ def lock_volume(layout: VolumeLayout) -> VolumeLock:
 
 @contextmanager
 def reading_lock(layout: VolumeLayout) -> Iterator[None]:
-    """Keep agents away from a volume while it is only read. Raise `RefusedError(VOLUME_IN_USE)` if
-    an agent uses it.
+    """Prevent agents from using a volume during a `with` block, which only reads it.
 
-    The lock is a shared flock. Nothing is written, so it works on a read-only mount.
+    The lock is a shared flock. Nothing is written, so this works on a read-only mount. Raise
+    `RefusedError(VOLUME_IN_USE)` if an agent uses the volume.
     """
     try:
         fd = os.open(layout.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -344,9 +364,12 @@ def replica_count(volume: Volume) -> int:
 
 
 def choose_volume(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
-    """Return the volume for a new replica: of the volumes with nearly the most free space, the one
-    with the fewest replicas. Raise `UnavailableError(DISK_OUT_OF_SPACE)` if none has more free
-    space than the reserve."""
+    """Return the volume for a new replica.
+
+    Among the volumes with at least 0.9 of the most free space, choose the one with the fewest
+    replicas. Raise `UnavailableError(DISK_OUT_OF_SPACE)` if no volume has `reserve_bytes` of free
+    space.
+    """
     available_bytes = {volume: volume.available_bytes() for volume in volumes}
     most_bytes = max(available_bytes.values(), default=-1)
     if most_bytes < reserve_bytes:
@@ -360,7 +383,7 @@ def choose_volume(volumes: Sequence[Volume], reserve_bytes: int) -> Volume:
 
 
 def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """Raise UnavailableError if the data would leave less than the reserve free."""
+    """Raise UnavailableError if `length_bytes` more would leave less than `reserve_bytes` free."""
     available_bytes = volume.available_bytes()
     if available_bytes - length_bytes < reserve_bytes:
         raise UnavailableError(
@@ -372,8 +395,10 @@ def check_space(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> Non
 
 
 def check_space_of_block(volume: Volume, length_bytes: int, *, reserve_bytes: int) -> None:
-    """Raise BlockFailed, not UnavailableError, if the data would leave less than the reserve free,
-    because smaller blocks may still fit."""
+    """Raise BlockFailed if `length_bytes` more would leave less than `reserve_bytes` free.
+
+    This is not an UnavailableError, because smaller blocks may still fit on the volume.
+    """
     try:
         check_space(volume, length_bytes, reserve_bytes=reserve_bytes)
     except UnavailableError as error:
@@ -391,7 +416,7 @@ def check_volume_paths(paths: Sequence[Path]) -> None:
 
 
 def check_any_opened(opened: Sequence[Volume], failed: Sequence[tuple[Path, SutureError]]) -> None:
-    """Raise the first failure if no volume works."""
+    """Raise the first error in `failed` if no volume was opened."""
     if not opened:
         raise failed[0][1]
 

@@ -1,8 +1,8 @@
-"""Registry of a datanode's volumes: each volume lists all, so a missing volume is detected.
+"""Registry of a datanode's volumes: each volume lists all of them, so a missing one is detected.
 
-The mount point of a missing disk is an empty directory, like a new disk. The agent does not format
-the path of a known volume that is now empty. The disk may return, and until then its replicas would
-be written to the system disk.
+The mount point of a missing disk is an empty directory, like a new disk. Therefore, the agent does
+not format the path of a known volume that is now empty. The disk may return, and until then its
+replicas would be written to the system disk.
 
 The file is `<volume>/hdds/<cluster>/VOLUMES`. If the files differ because a volume was absent, the
 file with the highest version is used.
@@ -27,21 +27,26 @@ LOST_AND_FOUND: Final = "lost+found"  # directory of a new ext4 file system
 
 @dataclass(frozen=True, slots=True)
 class VolumeRegistry:
-    """The volume id at each path. `version` is 0 if no volume has a registry. `added` has the paths
-    that an operator added at run time; they may be missing in the config."""
+    """The list of the volumes of a datanode: the volume id at each path.
+
+    `version` is 0 if no volume has a list. `added` has the paths that an operator added at run
+    time, which the config may not have.
+    """
 
     version: int = 0
     volumes: Mapping[str, str] = field(default_factory=dict)
     added: tuple[str, ...] = ()
 
     def at(self, path: Path) -> str:
-        """Return the id of the volume last seen at `path`; "" if no volume was seen there."""
+        """Return the id of the volume that was last seen at `path`, or "" if there was none."""
         return self.volumes.get(str(path.absolute()), "")
 
 
 def newest_known(layouts: Sequence[VolumeLayout]) -> VolumeRegistry:
-    """Return the registry with the highest version. Unreadable and invalid files are ignored. Raise
-    the errors of `read_sealed`."""
+    """Return the registry with the highest version among the files of these volumes.
+
+    Ignore files that are invalid or cannot be read. Raise the same errors as `read_sealed`.
+    """
     known = [one for one in map(_read, layouts) if one is not None]
     return max(known, key=lambda one: one.version, default=VolumeRegistry())
 
@@ -66,9 +71,12 @@ def remember(
 
 
 def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
-    """Raise `RefusedError(INCONSISTENT_VOLUME)` if a directory must not be formatted: it has
-    content, or may be the mount point of a missing disk. `expected` is the id of the volume that
-    was at this path before. An operator's NEW file overrides `expected`."""
+    """Raise `RefusedError(INCONSISTENT_VOLUME)` if a directory must not be formatted.
+
+    This is the case if it has content, or may be the mount point of a missing disk. `expected` is
+    the id of the volume that was at this path before, or "". An empty directory is then refused,
+    too, unless an operator has created the file NEW.
+    """
     beside = _beside(layout)
     if beside:
         raise RefusedError(
@@ -100,11 +108,10 @@ def check_new(layout: VolumeLayout, expected: str, *, fstab: Path) -> None:
 
 
 def check_kept(layout: VolumeLayout) -> None:
-    """Raise `RefusedError(INCONSISTENT_VOLUME)` if a volume has a VERSION, but neither an index nor
-    any replica.
+    """Raise `RefusedError(INCONSISTENT_VOLUME)` if a formatted volume has no index and no replicas.
 
-    Such a volume was in use before, because a newly formatted one has the NEW file until its index
-    exists. An operator's NEW file overrides this check.
+    The volume was in use before, because a newly formatted one has the file NEW until its index
+    exists. An operator who creates the file NEW overrides this check.
     """
     if is_lost(layout) and not layout.new.is_file():
         raise RefusedError(
@@ -124,9 +131,12 @@ def is_lost(layout: VolumeLayout) -> bool:
 
 
 def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
-    """Raise `RefusedError(INCONSISTENT_VOLUME)` if this datanode has only empty volumes although
-    the SCM has records of earlier ones (`elsewhere`). A NEW file on each volume overrides this
-    check."""
+    """Raise `RefusedError` if a datanode without data has earlier replicas at the SCM.
+
+    The code of the error is INCONSISTENT_VOLUME. All volumes of the datanode are empty when this is
+    called. `elsewhere` describes the SCM's records of earlier replicas, or is "". A file NEW on
+    each volume overrides this check.
+    """
     old = [
         path for path in volumes if not VolumeLayout(Path(os.path.realpath(path)), "").new.is_file()
     ]
@@ -141,12 +151,11 @@ def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
 
 
 def declare_new(path: Path, *, fstab: Path) -> Path:
-    """Mark an empty directory as a new disk, which the next start formats; return the path of the
-    NEW file.
+    """Mark an empty directory as a new disk, which the next start formats.
 
-    A volume that has lost its index and all replicas may be marked, too. It then starts empty with
-    the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if the directory is neither empty nor
-    such a volume.
+    Return the path of the file NEW. A volume that has lost its index and all replicas may be
+    marked, too. It then starts empty with the same id. Raise `RefusedError(INCONSISTENT_VOLUME)` if
+    the directory is neither empty nor such a volume.
     """
     layout = VolumeLayout(Path(os.path.realpath(path)), "")
     with disk_errors(path):
@@ -168,7 +177,7 @@ def declare_new(path: Path, *, fstab: Path) -> Path:
 
 
 def _names(directory: Path) -> list[Path]:
-    """Return the entries of a directory; an empty list if it does not exist."""
+    """Return the entries of a directory, or an empty list if it does not exist."""
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -176,7 +185,7 @@ def _names(directory: Path) -> list[Path]:
 
 
 def _check_lost(layout: VolumeLayout) -> None:
-    """Raise RefusedError if the volume still has data."""
+    """Raise RefusedError unless the volume has lost its index and all replicas."""
     version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
     if not is_lost(VolumeLayout(layout.volume, version.cluster_id)):
         raise RefusedError(
@@ -187,8 +196,10 @@ def _check_lost(layout: VolumeLayout) -> None:
 
 
 def _beside(layout: VolumeLayout) -> str:
-    """Return the name of an entry beside hdds/ that a new file system does not have; "" if there is
-    none. Hidden names, such as snapshots and quotas, are ignored."""
+    """Return the name of an entry beside hdds/ that a new file system does not have, or "".
+
+    Ignore hidden names, such as snapshots and quotas.
+    """
     with disk_errors(layout.volume):
         names = sorted(path.name for path in _names(layout.volume))
     usual = {layout.hdds.name, LOST_AND_FOUND}
@@ -196,8 +207,7 @@ def _beside(layout: VolumeLayout) -> str:
 
 
 def _foreign(layout: VolumeLayout) -> str:
-    """Return the name of an entry in hdds/ that an interrupted format cannot have left; "" if there
-    is none."""
+    """Return the name of an entry in hdds/ that an interrupted format cannot have left, or ""."""
     files = (layout.new, layout.version)
     ours = {layout.lock.name, layout.new.name}
     ours |= {file.name + TEMPORARY_SUFFIX for file in files}

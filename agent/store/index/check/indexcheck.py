@@ -1,16 +1,16 @@
 """Integrity check of an index file, before LMDB maps it into memory.
 
-LMDB reads its file through a map. An unreadable sector, a truncated file or a garbage page would
-end the process, and with it the agent of the whole host. If the same pages are read with pread(2),
-such a fault only causes an errno or an invalid number.
+LMDB reads its file through a memory map. A sector that cannot be read, a truncated file or a
+garbage page would kill the process of the agent. This check reads the same pages with pread(2),
+where such a fault only causes an errno or an invalid number.
 
 The check reads both meta pages and compares the page count with the file size. Then it reads every
-page of each database from its root. Each page must have its own number and be reached once, the
-keys must be in order, and the number of rows must match. Free pages must be in bounds and not in
-use.
+page of each database, beginning at the root. Each page must have its own number and be reached
+once, the keys must be in order, and the number of rows must match. Free pages must be within the
+file and not in use.
 
 A small index is checked at each start. A large index is checked only if the last process did not
-close it; it is then read once, at the speed of the disk.
+close it. The file is then read once, at the speed of the disk.
 """
 
 import errno
@@ -49,7 +49,7 @@ from agent.store.index.lmdb_errors import DATA_FILE
 from suture.errors import Code, VolumeFailed
 from suture.runtime.durable import open_file, raise_shortage
 
-SMALL_BYTES: Final = 256 * 1024**2  # takes two seconds to read
+SMALL_BYTES: Final = 256 * 1024**2  # a file of this size takes two seconds to read
 BATCH_PAGES: Final = 1024  # pages read and checked at once
 UNWRITTEN_PAGES_MAX: Final = 2**20  # 8 times the dirty pages that LMDB keeps in memory at once
 """Maximum number of pages that may be missing at the end of a valid file. If a transaction
@@ -63,11 +63,11 @@ HINT: Final = (
 
 
 def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = False) -> int:
-    """Check an index file; return the number of bytes read, 0 if the file does not exist yet.
+    """Check an index file. Return the number of bytes read, or 0 if the file does not exist yet.
 
     `key_bytes` has the key length of each named database. A file larger than SMALL_BYTES is checked
-    completely only if `whole`; otherwise only its meta pages and roots. Raise `VolumeFailed`,
-    naming the file and the page, if the index is damaged.
+    completely only if `whole`. Otherwise, only its meta pages and the roots of its databases are
+    checked. Raise `VolumeFailed` if the index is damaged. The message names the file and the page.
     """
     file = directory / DATA_FILE
     try:
@@ -124,7 +124,10 @@ class _Check:
         self._free: list[bytes] = []
 
     def run(self, key_bytes: Mapping[str, int], *, whole: bool) -> None:
-        """Check the file. Raise `PageFault` or OSError."""
+        """Check all pages of the file. If the file is large and not `whole`, check only the roots.
+
+        Raise `PageFault` if a page is invalid, and OSError if a page cannot be read.
+        """
         named = dict(self._named())
         if (strange := named.keys() - key_bytes.keys()) and key_bytes.keys() - named.keys():
             raise PageFault(
@@ -166,7 +169,10 @@ class _Check:
         node_count_min: int,
         keep: list[bytes] | None = None,
     ) -> None:
-        """Read all pages of a database; `keep` collects the values of its nodes."""
+        """Check all pages of a database. Append the values of its nodes to `keep`, if given.
+
+        Raise `PageFault` if a page is invalid, or if the number of rows does not match the root.
+        """
         entry_count = 0
         for pages, nodes in self._leaves(database, key_bytes, node_count_min=node_count_min):
             if (nodes.flags & ~BIG_DATA).any():
@@ -191,8 +197,11 @@ class _Check:
     def _leaves(
         self, database: DatabaseRoot, key_bytes: int | None, *, node_count_min: int
     ) -> Iterator[tuple[Bytes, PageNodes]]:
-        """Yield the leaf pages of a database with their nodes, after checking the levels from its
-        root. A level is in key order, but its pages are read in file order."""
+        """Yield the leaf pages of a database with their nodes.
+
+        The levels above the leaf pages are checked first. The pages of a level are read in the
+        order of the file, but their keys are checked in key order.
+        """
         level = np.array([database.root] if database.depth else [], np.uint64).astype(np.int64)
         is_native = database.flags & INTEGER_KEY != 0
         keys = KeyOrder(key_bytes, is_native=is_native) if key_bytes and len(level) else None
@@ -227,8 +236,11 @@ class _Check:
                 level = _in_order(below)
 
     def _reach(self, numbers: Numbers, what: str) -> None:
-        """Mark these pages as used. Raise `PageFault` if one does not exist or is already
-        marked."""
+        """Mark these pages as used.
+
+        Raise `PageFault` if a page does not exist or is already marked. The message for a page that
+        is already marked contains `what`.
+        """
         is_outside = (numbers < FIRST_PAGE) | (numbers >= len(self._is_reached))
         if is_outside.any():
             raise PageFault(f"page {numbers[is_outside][0]} is referenced but does not exist")
@@ -239,7 +251,10 @@ class _Check:
         self._is_reached[numbers] = True
 
     def _pages(self, level: Numbers) -> Iterator[tuple[Bytes, Numbers]]:
-        """Yield pages in batches, in file order, with their positions in the level."""
+        """Yield the pages of a level in batches, with the position of each page in `level`.
+
+        The pages are read in the order of the file.
+        """
         in_file = np.argsort(level)
         for begin in range(0, len(level), BATCH_PAGES):
             places = in_file[begin : begin + BATCH_PAGES]
@@ -264,7 +279,11 @@ class _Check:
             self.read_bytes += count
 
     def _overflow(self, first: int, data_bytes: int) -> bytes:
-        """Read a value that is stored in its own pages."""
+        """Return a value that is stored in overflow pages, which contain nothing else.
+
+        `first` is the number of the first page. Raise `PageFault` if the pages do not match the
+        value.
+        """
         page_bytes = self._page_bytes
         needed = -(-(HEADER_BYTES + data_bytes) // page_bytes)
         if not FIRST_PAGE <= first <= len(self._is_reached) - needed:
@@ -287,6 +306,6 @@ class _Check:
 
 
 def _in_order(below: list[tuple[Numbers, Numbers]]) -> Numbers:
-    """Return the child pages of a level in the order of their keys."""
+    """Return the page numbers of the next lower level, in the order of their keys."""
     places, found = (np.concatenate(column) for column in zip(*below, strict=True))
     return found[np.argsort(places, kind="stable")]

@@ -1,9 +1,11 @@
-"""Key order check of an index: each key must be at the place where a search looks for it.
+"""Check of the key order of an index: each key must be where a search would find it.
 
-LMDB finds a row by comparing keys from the root down, without checks. If a key was changed, or a
-page is in the wrong place, a search does not find an existing row. A duplicate is then added, and
-iteration over a container ends too early. Pages are read in file order. This module checks them in
-key order, level by level, as columns.
+LMDB finds a row by comparing keys from the root downwards, without any checks. If a key is changed
+or a page is misplaced, a search does not find an existing row. LMDB then adds a duplicate row, and
+iteration over a container ends too early.
+
+The pages are read in the order of the file. This module checks them in key order, level by level,
+as columns.
 """
 
 from typing import Final, TypeAlias
@@ -20,11 +22,16 @@ _LOWEST: Final = b""
 class KeyOrder:
     """Checks the order of the keys of one database, level by level from its root.
 
-    `_lows` has the lower bound of the keys of each page of the current level, from the level above.
+    `_lows` has the lowest allowed key of each page of the current level. These bounds are the keys
+    of the level above.
     """
 
     def __init__(self, key_bytes: int, *, is_native: bool) -> None:
-        """`is_native` is True if keys are numbers in this machine's byte order, not big-endian."""
+        """Begin at the root of a database, whose keys have `key_bytes` bytes each.
+
+        `is_native` is True if the keys are numbers in this machine's byte order, and False if they
+        are big-endian.
+        """
         self._key_bytes = key_bytes
         self._is_native = is_native
         self._lows: Keys = self._made(1)
@@ -35,12 +42,18 @@ class KeyOrder:
         self._branches: list[tuple[Numbers, Keys, npt.NDArray[np.bool_]]] = []
 
     def add_branches(self, pages: Bytes, nodes: PageNodes, places: Numbers) -> None:
-        """Add branch nodes. `places` has the position of each node's page in the level."""
+        """Add nodes of branch pages.
+
+        `places` has the position in the level of the page of each node.
+        """
         self._branches.append((places, self._keys(pages, nodes), nodes.is_first))
 
     def add_leaves(self, pages: Bytes, nodes: PageNodes, places: Numbers, level: Numbers) -> None:
-        """Add leaf nodes of a level with these pages. Raise `PageFault` if their keys are not
-        ascending."""
+        """Add nodes of leaf pages. Raise `PageFault` if the keys within a page are not ascending.
+
+        `places` has the position in the level of the page of each node. `level` has the page
+        numbers.
+        """
         keys, is_first = self._keys(pages, nodes), nodes.is_first
         _expect((keys[1:] > keys[:-1]) | is_first[1:], level[places[1:]])
         is_last = np.append(is_first[1:], True)
@@ -48,9 +61,11 @@ class KeyOrder:
         self._lasts[places[is_last]] = keys[is_last]
 
     def end_branches(self) -> None:
-        """Continue with the next lower level, after all branch pages of this level were added. The
-        keys of the branches are later compared with the leaves, which detects branches that are
-        out of order."""
+        """Continue with the next lower level, after all branch pages of this level were added.
+
+        `end_leaves` later compares the keys of the branches with the leaves. That comparison
+        detects branches that are out of order.
+        """
         places, keys, is_first = (
             np.concatenate(column) for column in zip(*self._branches, strict=True)
         )
@@ -61,8 +76,10 @@ class KeyOrder:
         self._begin()
 
     def end_leaves(self, level: Numbers) -> None:
-        """Compare the leaves with the bounds from the level above. Raise `PageFault` if a key is
-        out of order."""
+        """Compare the leaf keys with the keys of the level above.
+
+        Raise `PageFault` if one is out of order.
+        """
         _expect(self._firsts[1:] >= self._lows[1:], level[1:])
         _expect(self._lasts[:-1] < self._lows[1:], level[:-1])
 

@@ -43,7 +43,10 @@ class PageFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DatabaseRoot:
-    """Root of one database. `depth` is the number of page levels; 0 = the database is empty."""
+    """Root of one database.
+
+    `depth` is the number of page levels, which is 0 if the database is empty.
+    """
 
     page_bytes: int  # only set for the database of free pages
     flags: int
@@ -54,7 +57,10 @@ class DatabaseRoot:
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """Content of a meta page: the index after one transaction. A file has two meta pages."""
+    """Fields of a meta page, which describe the index after one transaction.
+
+    A file has two meta pages.
+    """
 
     free: DatabaseRoot
     main: DatabaseRoot
@@ -64,7 +70,10 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageNodes:
-    """Nodes of many pages. `at` is the offset of each node in the concatenated pages."""
+    """Nodes of many pages, as columns with one value per node.
+
+    `at` is the offset in bytes of each node in the concatenated pages.
+    """
 
     at: Numbers
     key_bytes: Numbers
@@ -74,7 +83,7 @@ class PageNodes:
 
     @property
     def data_at(self) -> Numbers:
-        """Offset of each node's data."""
+        """Offset in bytes of the data of each node in the concatenated pages."""
         return self.at + NODE_BYTES + self.key_bytes
 
 
@@ -107,8 +116,10 @@ def decode_meta(data: bytes, number: int) -> Meta:
 
 
 def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min: int) -> PageNodes:
-    """Return the nodes of pages that must all be leaves, or all branches. Raise `PageFault` if a
-    page is invalid."""
+    """Return the nodes of these pages. Raise `PageFault` if a page is invalid.
+
+    All pages must be leaf pages if `is_leaf`, and branch pages otherwise.
+    """
     page_bytes = pages.shape[1]
     words = pages.view(np.uint16)
     _expect(pages.view(np.uint64)[:, 0] == numbers, numbers, "holds another page")
@@ -139,20 +150,26 @@ def judge_pages(pages: Bytes, numbers: Numbers, *, is_leaf: bool, node_count_min
 
 
 def children(pages: Bytes, nodes: PageNodes) -> Numbers:
-    """Return the number of the child page of each node; the nodes must be of branch pages."""
+    """Return the page number of the child page of each node.
+
+    All nodes must belong to branch pages.
+    """
     flat, first = pages.reshape(-1).view(np.uint16), nodes.at // 2
     low, high, top = (flat[first + word].astype(np.int64) for word in range(3))
     return np.asarray(low | high << 16 | top << 32, dtype=np.int64)
 
 
 def numbers_at(pages: Bytes, at: Numbers) -> npt.NDArray[np.uint64]:
-    """Return the u64 at each offset in `at`. The offsets need not be aligned."""
+    """Return the 64-bit number at each offset in `at`. The offsets need not be aligned."""
     gathered = pages.reshape(-1)[at[:, None] + np.arange(8)]
     return np.ascontiguousarray(gathered).view(np.uint64)[:, 0]
 
 
 def free_pages(record: bytes) -> Numbers:
-    """Return the page numbers in a record of free pages. Raise `PageFault` if it is invalid."""
+    """Return the page numbers in a record of free pages.
+
+    Raise `PageFault` if the record is invalid.
+    """
     words: npt.NDArray[Any] = np.frombuffer(record[: len(record) // 8 * 8], np.uint64)
     if not len(words) or int(words[0]) >= len(words):
         raise PageFault("a list of free pages is longer than its record")
