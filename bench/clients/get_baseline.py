@@ -19,6 +19,7 @@ from bench.clients.line_server import keep_heaps, work_when_told
 
 MIB: Final = 1024**2
 SMALL_BYTES: Final = 8 * 1024
+CHUNK_BYTES: Final = 64 * 1024
 LOOKUP_BYTES: Final = 300  # a key, its block and three addresses
 ASKED: Final = bytes(40)
 SERVICE: Final = "floor"
@@ -30,12 +31,16 @@ def serve(path: str) -> None:
     """Serve bytes of the file `path` until stdin ends."""
     fd = os.open(path, os.O_RDONLY)
     size = os.fstat(fd).st_size
+    turns = itertools.count()
 
     def lookup(_request: bytes, _context: grpc.ServicerContext) -> bytes:
         return bytes(LOOKUP_BYTES)
 
     def small(_request: bytes, _context: grpc.ServicerContext) -> bytes:
         return os.pread(fd, SMALL_BYTES, 0)
+
+    def chunk(_request: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield os.pread(fd, CHUNK_BYTES, next(turns) * CHUNK_BYTES % size)
 
     def large(_request: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
         for offset in range(0, size, MIB):
@@ -45,6 +50,7 @@ def serve(path: str) -> None:
     handlers: dict[str, Any] = {
         "lookup": grpc.unary_unary_rpc_method_handler(lookup),
         "small": grpc.unary_unary_rpc_method_handler(small),
+        "chunk": grpc.unary_stream_rpc_method_handler(chunk),
         "large": grpc.unary_stream_rpc_method_handler(large),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
