@@ -133,7 +133,8 @@ class MemoryBudget:
         self._next: object = None
         self._turns = count(1)
         self._last_turn: dict[str, int] = {}  # owner -> number of its last turn, for waiting owners
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     @property
     def used_bytes(self) -> int:
@@ -141,7 +142,9 @@ class MemoryBudget:
         return self._used_bytes
 
     def waiting_count(self, owner: str) -> int:
-        """Return the number of requests of this owner that are waiting for memory."""
+        """Return how many requests of this owner wait for memory."""
+        if not self._waiting:  # needs no lock
+            return 0
         with self._changed:
             return sum(waiting == owner for waiting in self._waiting.values())
 
@@ -155,7 +158,34 @@ class MemoryBudget:
         stop: Callable[[], bool] = lambda: False,
         while_short: Callable[[], object] = lambda: None,
     ) -> Iterator[None]:
-        """Reserve `size_bytes` bytes during the `with` block.
+        """Reserve `size_bytes` during the body. Raise the errors of `acquire`."""
+        self.acquire(size_bytes, owner, timeout_s=timeout_s, stop=stop, while_short=while_short)
+        try:
+            yield
+        finally:
+            self.release(size_bytes, owner)
+
+    def try_acquire(self, size_bytes: int, owner: str) -> bool:
+        """Reserve `size_bytes` until `release`. Return False if requests wait, or if the bytes are
+        not free."""
+        size_bytes = min(size_bytes, self.total_bytes)
+        with self._lock:
+            if self._waiting or self._used_bytes + size_bytes > self.total_bytes:
+                return False
+            self._used_bytes += size_bytes
+            self._used_by[owner] = self._used_by.get(owner, 0) + size_bytes
+            return True
+
+    def acquire(
+        self,
+        size_bytes: int,
+        owner: str,
+        *,
+        timeout_s: float,
+        stop: Callable[[], bool],
+        while_short: Callable[[], object],
+    ) -> None:
+        """Reserve `size_bytes` until `release`.
 
         A request for more than the complete budget reserves the complete budget. While the request
         waits, `while_short` is called from time to time. Raise `UnavailableError(BUSY)` after
@@ -185,14 +215,16 @@ class MemoryBudget:
             finally:
                 del self._waiting[ticket]
                 self._choose()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._used_bytes -= size_bytes
-                self._used_by[owner] -= size_bytes
-                if not self._used_by[owner]:
-                    del self._used_by[owner]
+
+    def release(self, size_bytes: int, owner: str) -> None:
+        """Return bytes that were reserved for an owner."""
+        size_bytes = min(size_bytes, self.total_bytes)
+        with self._lock:
+            self._used_bytes -= size_bytes
+            self._used_by[owner] -= size_bytes
+            if not self._used_by[owner]:
+                del self._used_by[owner]
+            if self._waiting:
                 self._choose()
 
     def _choose(self) -> None:

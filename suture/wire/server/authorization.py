@@ -314,10 +314,10 @@ class AuthorizationMiddleware:
         if rule is None:
             rule = AccessRule(frozenset())
             behavior: Any = _closed
+        elif self._only_counts(rule) and not handler.request_streaming:
+            behavior = self._counted(method, rule, handler.unary_stream or handler.unary_unary)
         elif handler.response_streaming:
             behavior = self._stream(method, rule, handler.unary_stream)
-        elif self._only_counts(rule) and not handler.request_streaming:
-            behavior = self._counted(method, rule, handler.unary_unary)
         else:
             behavior = self._unary(
                 method, rule, handler.stream_unary or handler.unary_unary, handler.request_streaming

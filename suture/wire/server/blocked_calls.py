@@ -221,9 +221,10 @@ class BlockedCallMiddleware:
         begin, end = self._connections.begin, self._connections.end
 
         def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            ticket = begin(context.peer())
+            place = context.peer()
+            ticket = begin(place)
             try:
-                data = self._only(requests, context)
+                data = self._only(requests, account_of(place), context)
                 slots.acquire()
                 try:
                     try:
@@ -239,23 +240,38 @@ class BlockedCallMiddleware:
         return attended
 
     def _stream(self, handler: Any) -> Callable[..., Iterator[Any]]:
-        parse = _parser(handler)
+        slots, waits, behavior, parse = (
+            self._slots,
+            self._waits,
+            handler.unary_stream,
+            _parser(handler),
+        )
+        begin, end = self._connections.begin, self._connections.end
 
         def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._connected(context):
-                data = self._only(requests, context)
-                caller = account_of(context.peer())
-                self._slots.acquire()
+            place = context.peer()
+            connection = begin(place)
+            caller = account_of(place)
+            try:
+                data = self._only(requests, caller, context)
+                slots.acquire()
                 try:
                     try:
                         request = parse(data)
                     except DecodeError:
                         _abort_malformed(context)
-                    for answer in handler.unary_stream(request, context):
-                        with self._waiting(caller, context):
+                    for answer in behavior(request, context):
+                        ticket = waits.begin(caller, context.cancel)
+                        slots.release()
+                        try:
                             yield answer  # blocks until there is room to send it
+                        finally:
+                            waits.end(ticket)
+                            slots.acquire()
                 finally:
-                    self._slots.release()
+                    slots.release()
+            finally:
+                end(connection)
 
         return attended
 
@@ -294,11 +310,10 @@ class BlockedCallMiddleware:
             abort_crowded(context)
         return caller
 
-    def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
-        """Wait for the single request of a call, and return it without parsing it. Abort the call
-        if there is none, or if the caller has too many waiting calls."""
+    def _only(self, requests: Iterator[bytes], caller: str, context: grpc.ServicerContext) -> bytes:
+        """Return the unparsed request of a unary call."""
         try:
-            request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
+            request = self._waits.first_of(requests, caller, context.cancel)
         except TooManyBlockedCalls:
             abort_crowded(context)
         if request is not None:

@@ -2,7 +2,6 @@
 request."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any, Final
 
@@ -66,58 +65,71 @@ class MemoryBudgetMiddleware:
 
     def _unary(self, behavior: Any, cost_bytes: int) -> Callable[..., Any]:
         def budgeted(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            with self._reserve(cost_bytes, context):
+            reservation = self._reserve(cost_bytes, context)
+            try:
                 return behavior(requests, context)
+            finally:
+                reservation.end_handler(context)
 
         return budgeted
 
     def _stream(self, behavior: Any, cost_bytes: int) -> Callable[..., Iterator[Any]]:
         def budgeted(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._reserve(cost_bytes, context):
+            reservation = self._reserve(cost_bytes, context)
+            try:
                 yield from behavior(requests, context)
+            finally:
+                reservation.end_handler(context)
 
         return budgeted
 
-    @contextmanager
-    def _reserve(self, cost_bytes: int, context: grpc.ServicerContext) -> Iterator[None]:
+    def _reserve(self, cost_bytes: int, context: grpc.ServicerContext) -> "_Reservation":
+        """Reserve the memory of a call. Abort the call if it gets none."""
         caller = account_of(context.peer())
         if self._memory.waiting_count(caller) >= self._waits.share:
             abort_crowded(context)
+        if not self._memory.try_acquire(cost_bytes, caller):
+            self._wait_for_memory(cost_bytes, caller, context)
+        reservation = _Reservation(self._memory, cost_bytes, caller, self._waits)
+        if not context.add_callback(reservation.end):
+            reservation.end()
+        return reservation
+
+    def _wait_for_memory(self, cost_bytes: int, caller: str, context: grpc.ServicerContext) -> None:
         left_s = context.time_remaining()
-        with ExitStack() as held:
-            try:
-                held.enter_context(
-                    self._memory.hold(
-                        cost_bytes,
-                        owner=caller,
-                        timeout_s=WAIT_S if left_s is None else min(left_s, WAIT_S),
-                        stop=lambda: not context.is_active(),
-                        while_short=lambda: self._waits.sweep(is_short=True),
-                    )
-                )
-            except UnavailableError as error:
-                context.abort_with_status(rpc_status.to_status(to_status(error)))
-            taken = held.pop_all()
-        ends = _SecondEnd(taken.close)
-        if not context.add_callback(ends.end):
-            ends.end()
         try:
-            yield
-        finally:
-            taken.callback(self._waits.end, self._waits.begin(caller, context.cancel))
-            ends.end()
+            self._memory.acquire(
+                cost_bytes,
+                caller,
+                timeout_s=WAIT_S if left_s is None else min(left_s, WAIT_S),
+                stop=lambda: not context.is_active(),
+                while_short=lambda: self._waits.sweep(is_short=True),
+            )
+        except UnavailableError as error:
+            context.abort_with_status(rpc_status.to_status(to_status(error)))
 
 
-class _SecondEnd:
-    """Calls `act` when both the handler and gRPC have ended a call. gRPC may end it later, because
-    it keeps the response until the client has received it."""
+class _Reservation:
+    """Memory of a call, which is released when both the handler of the call and gRPC have ended the
+    call. gRPC may end it later, because it keeps the answer until the caller takes it."""
 
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._act = act
+    __slots__ = ("_bytes", "_caller", "_ends", "_memory", "_ticket", "_waits")
+
+    def __init__(
+        self, memory: MemoryBudget, cost_bytes: int, caller: str, waits: BlockedCalls
+    ) -> None:
+        self._memory, self._bytes, self._caller, self._waits = memory, cost_bytes, caller, waits
         self._ends = count(1)  # `next` is atomic, so no lock is needed
+        self._ticket = -1
+
+    def end_handler(self, context: grpc.ServicerContext) -> None:
+        """Record that the handler has ended. From now on, the call waits for its caller."""
+        self._ticket = self._waits.begin(self._caller, context.cancel)
+        self.end()
 
     def end(self) -> None:
-        """Record that the handler or gRPC has ended the call. The second call of this method calls
-        `act`."""
+        """Record that the handler or gRPC has ended the call. Release the memory at the second
+        end."""
         if next(self._ends) == 2:
-            self._act()
+            self._waits.end(self._ticket)
+            self._memory.release(self._bytes, self._caller)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from suture.errors import Code, UnavailableError
+from suture.runtime import memory
 from suture.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from tests.support.waiting import wait_until
 
@@ -135,3 +136,31 @@ class TestBudget:
 
         with budget.hold(1_000, timeout_s=0.0):
             assert 10 == budget.used_bytes
+
+    def test_memory_is_tried_only_if_it_is_free_and_nobody_waits(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A call that does not wait takes nothing that a waiting call needs. A release wakes the
+        waiting call at once."""
+        monkeypatch.setattr(memory, "LOOK_S", 60.0)
+        budget = MemoryBudget(10)
+        assert budget.try_acquire(6, "first")
+        assert not budget.try_acquire(5, "second")
+
+        def wait() -> None:
+            budget.acquire(8, "third", timeout_s=30.0, stop=lambda: False, while_short=lambda: None)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: len(budget._waiting) == 1)
+        assert not budget.try_acquire(1, "second")
+        budget.release(6, "first")
+        waiter.join(10.0)
+        assert not waiter.is_alive()
+
+        assert budget.try_acquire(2, "second")
+        assert 10 == budget.used_bytes
+        for size_bytes, owner in ((2, "second"), (8, "third")):
+            budget.release(size_bytes, owner)
+        assert budget.try_acquire(1_000, "all")
+        assert 10 == budget.used_bytes

@@ -293,6 +293,17 @@ class TestGate:
             list(starmap(read.unary_unary, [(datanode_pb2.ReadBlockRequest(), Loopback())] * 10))
         assert Code.BUSY is refusal.value.code
 
+    def test_gate_without_tls_limits_calls_that_stream_their_answers(self) -> None:
+        """Calls within the limit get the answers of the method."""
+        counted = AuthorizationMiddleware(calls_per_s_max=1, knows_callers=False)
+        stream = grpc.unary_stream_rpc_method_handler(lambda request, _context: (request,))
+        streamed: Any = counted.wrap("/suture.v1.Datanode/ReadChunk", stream)
+        request = datanode_pb2.ReadChunkRequest(offset=3)
+
+        assert [request] == list(streamed.unary_stream(request, Loopback()))
+        with pytest.raises(UnavailableError, match="rate limit"):
+            list(starmap(streamed.unary_stream, [(request, Loopback())] * 10))
+
     def test_gate_with_tls_checks_each_call(self) -> None:
         """A server with TLS passes no call through unchanged."""
         handler, read = self.guarded(AuthorizationMiddleware(), "GetSmallFile")
