@@ -101,15 +101,19 @@ def check_block(block: BlockData) -> None:
             f"block {block.block_id} has {len(block.chunks)} chunks, "
             f"at most {CHUNKS_PER_BLOCK_MAX} are possible"
         )
-    end = 0
+    end, checked = 0, None  # chunks of one shape are alike, except for their offsets
     for chunk in block.chunks:
-        check_chunk(block.block_id, chunk)
-        if chunk.offset < end:
+        offset, length_bytes, kind, bytes_per_checksum, checksums = chunk
+        shape = (length_bytes, kind, bytes_per_checksum, len(checksums))
+        if shape != checked or offset + length_bytes > BLOCK_BYTES_MAX:
+            check_chunk(block.block_id, chunk)
+            checked = shape
+        if offset < end:
             raise ValueError(
-                f"block {block.block_id}: chunk at {chunk.offset} begins before {end}, "
+                f"block {block.block_id}: chunk at {offset} begins before {end}, "
                 "where the one before it ends"
             )
-        end = chunk.offset + chunk.length_bytes
+        end = offset + length_bytes
 
 
 def check_chunk(block_id: BlockId, chunk: ChunkInfo) -> None:

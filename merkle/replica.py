@@ -9,6 +9,7 @@ frozen dataclass, because a container has thousands of chunks, and a tuple is cr
 in a third of the time.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple, NewType
@@ -103,4 +104,6 @@ class BlockData:
 
     def chunk_at(self, offset: int) -> ChunkInfo | None:
         """Return the chunk that begins at `offset`, or None."""
-        return next((chunk for chunk in self.chunks if chunk.offset == offset), None)
+        index = bisect_left(self.chunks, (offset,))
+        found = self.chunks[index : index + 1]
+        return found[0] if found and found[0].offset == offset else None

@@ -1,6 +1,6 @@
 """Handlers of the RPCs that describe and read replicas. They do not hold the container's lease."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from time import perf_counter
@@ -46,7 +46,10 @@ class ReadHandlers:
     on_read: Callable[[float], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
+        self.encoders: Mapping[str, Callable[[Any], bytes]] = {
+            "ReadBlock": encode_piece,
+            "ReadChunk": encode_piece,
+        }
 
     def GetContainer(self, request: pb.GetContainerRequest) -> pb.GetContainerResponse:
         """Return the report of one replica, even if the replica cannot be loaded."""
@@ -146,9 +149,8 @@ class ReadHandlers:
             page.next_local_id = blocks[len(page.blocks)].block_id
         return page
 
-    def ReadChunk(self, request: pb.ReadChunkRequest) -> Iterator[pb.ReadChunkResponse]:
-        """Send the bytes of one chunk in several messages. The first message has the recorded
-        checksums.
+    def ReadChunk(self, request: pb.ReadChunkRequest) -> Iterable[BlockPiece]:
+        """Send the bytes of one chunk, with its recorded checksums in the first message.
 
         A small chunk is sent in one message. If the caller disconnects, gRPC requests no further
         message, and no more data is read.
@@ -157,10 +159,24 @@ class ReadHandlers:
         container_id, found = self._readable(request.block_id)
         chunk = chunk_at(found.block, request.offset)
         before_s = perf_counter() - begun_s
+        if chunk.length_bytes > PIECE_BYTES_MAX:
+            return self._pieces(container_id, found, chunk, before_s, PIECE_BYTES_MAX)
+        data = self._read(container_id, found, chunk.offset, chunk.length_bytes, before_s)
+        return (BlockPiece(codec.chunk_message(chunk), data),)
+
+    def _pieces(
+        self,
+        container_id: ContainerId,
+        found: BlockLocation,
+        chunk: ChunkInfo,
+        before_s: float,
+        piece_bytes_max: int,
+    ) -> Iterator[BlockPiece]:
+        """Yield the messages of a chunk; the first one describes the chunk."""
         described: container_pb2.ChunkInfo | None = codec.chunk_message(chunk)
-        for offset, length_bytes in pieces(chunk):
+        for offset, length_bytes in pieces(chunk, piece_bytes_max):
             data = self._read(container_id, found, offset, length_bytes, before_s)
-            yield pb.ReadChunkResponse(chunk=described, data=data)
+            yield BlockPiece(described, data)
             described, before_s = None, 0.0
 
     def ReadChunks(self, request: pb.ReadChunksRequest) -> pb.ReadChunksResponse:
@@ -191,11 +207,8 @@ class ReadHandlers:
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
         for chunk in _chunks_from(found.block, request.offset):
-            described: container_pb2.ChunkInfo | None = codec.chunk_message(chunk)
-            for offset, length_bytes in pieces(chunk, STREAM_PIECE_BYTES_MAX):
-                data = self._read(container_id, found, offset, length_bytes, before_s)
-                yield BlockPiece(described, data)
-                described, before_s = None, 0.0
+            yield from self._pieces(container_id, found, chunk, before_s, STREAM_PIECE_BYTES_MAX)
+            before_s = 0.0
 
     def GetSmallFile(self, request: pb.ReadBlockRequest) -> pb.GetSmallFileResponse:
         """Send a block from an offset to its end in one message.

@@ -324,7 +324,8 @@ class ReplicaStore:
 
         Raise `RefusedError(CONTAINER_NOT_FOUND)` if the replica does not exist.
         """
-        return self._handle(LocalReplicaView, container_id)
+        volume = self.volume_set.places.get(container_id) or self._volume(container_id)
+        return LocalReplicaView(volume, self._options, container_id, self.on_trouble)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
         """Return the newest `count` changes of all replicas since `since_ms`."""

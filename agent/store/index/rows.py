@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, assert_never
 
@@ -32,6 +33,7 @@ KEY_BYTES: Final = {
 }  # fmt: skip
 NO_BCSID: Final = Bcsid(0)
 ALONE: Final = -1  # `kept_bytes` of an entry whose quarantine copy has only its own chunk
+STANDINGS_KEPT: Final = 1_024  # rows of replicas that clients read, of some 300 bytes each
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # upper limit of the count
 _SEAL: Final = struct.Struct(">I")
 _WORDS: Final = ("version", "state", "former_state", "algorithm")  # one byte each
@@ -172,11 +174,12 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
         raise DamagedData(f"{what}: {error}") from error
 
 
+@lru_cache(STANDINGS_KEPT)
 def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
     """Return the replica index and the BCSID in a replica row.
 
-    A read of a block needs only these two fields. Parsing the complete row would take a third of
-    the time of the read. Raise `DamagedData` if the row is invalid.
+    A read of a block needs only these two fields. The results are kept, because the row of a closed
+    replica rarely changes. Raise `DamagedData` if the row is invalid.
     """
     what = f"replica row of container {container_id}"
     body = unseal(row, what)

@@ -6,6 +6,7 @@ A read of the index uses a short snapshot. Data is returned without verification
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -42,6 +43,12 @@ FEW_ROWS: Final = 1_000  # a recount of so few rows is cheap, even if a busy mac
 COUNTED_FOR: Final = 30.0
 READ_BYTES_MAX: Final = CHUNK_BYTES_MAX
 BLOCKS_MAX: Final = 10_000
+KEPT_BLOCKS: Final = 8  # decoded rows: a client reads the chunks of a few blocks at a time
+KEPT_ROW_BYTES_MAX: Final = 256 * 1024  # rows of 6,500 chunks: 2 MB when decoded
+
+decode_again: Final = lru_cache(KEPT_BLOCKS)(decode_block)
+"""Decodes the row of a block whose chunks are read one by one. An equal row is not decoded again,
+because that takes longer than the read of a chunk."""
 
 
 def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData]:
@@ -99,7 +106,8 @@ class LocalReplicaView(ReplicaHandle):
                 )
             place = place_of(rows, self.paths, container_id, block_id)
         try:
-            block = decode_block(block_id, row)
+            decode = decode_again if len(row) <= KEPT_ROW_BYTES_MAX else decode_block
+            block = decode(block_id, row)
         except DamagedData as damage:
             raise damaged_block(container_id, damage) from damage
         return BlockLocation(block, place, replica_index, bcsid)

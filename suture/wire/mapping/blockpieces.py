@@ -1,5 +1,6 @@
-"""Encodes and decodes the messages of a block read (`ReadBlockResponse`) with few copies of the
-data.
+"""Encodes and decodes the messages of a read of a block or chunk, with few copies of the data.
+
+`ReadBlockResponse` and `ReadChunkResponse` have the same fields.
 
 Protobuf copies a field of bytes twice when it encodes a message, and twice when it decodes one.
 Therefore, this module encodes the other fields with protobuf and appends the data, and decodes such
@@ -17,6 +18,10 @@ from suture.wire.v1 import datanode_pb2 as pb
 CHUNK_TAG: Final = field_tag(pb.ReadBlockResponse.CHUNK_FIELD_NUMBER)
 DATA_TAG: Final = field_tag(pb.ReadBlockResponse.DATA_FIELD_NUMBER)
 
+assert [(one.number, one.name) for one in pb.ReadChunkResponse.DESCRIPTOR.fields] == [
+    (one.number, one.name) for one in pb.ReadBlockResponse.DESCRIPTOR.fields
+]
+
 Data: TypeAlias = "bytes | memoryview"  # data of a block; a view of its message
 
 
@@ -30,11 +35,12 @@ class BlockPiece:
 
 
 def encode_piece(piece: BlockPiece) -> bytes:
-    """Return a piece as an encoded `ReadBlockResponse`."""
-    described = b""
+    """Return a piece as an encoded `ReadBlockResponse` or `ReadChunkResponse`."""
+    head = DATA_TAG + varint(len(piece.data))
     if piece.chunk is not None:
-        described = pb.ReadBlockResponse(chunk=piece.chunk).SerializeToString()
-    return b"".join([described, DATA_TAG, varint(len(piece.data)), piece.data])
+        described = piece.chunk.SerializeToString()
+        head = b"".join([CHUNK_TAG, varint(len(described)), described, head])
+    return b"".join([head, piece.data])
 
 
 def decode_piece(encoded: bytes) -> BlockPiece:

@@ -11,7 +11,7 @@ details, because paths and values must appear only in this process's log.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
@@ -294,18 +294,26 @@ def _guard_unary(
 
 
 def _guard_stream(
-    method: str, behavior: Callable[..., Iterator[Any]], deserialize: Callable[[bytes], Any]
+    method: str, behavior: Callable[..., Iterable[Any]], deserialize: Callable[[bytes], Any]
 ) -> Callable[..., Any]:
-    def guarded(data: bytes, context: grpc.ServicerContext) -> Iterator[Any]:
+    def rest(answers: Iterable[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        try:
+            yield from answers
+        except Exception as error:
+            _abort(method, context, error)
+            raise AssertionError("to abort always raises") from error
+
+    def guarded(data: bytes, context: grpc.ServicerContext) -> Iterable[Any]:
         try:
             try:
                 request = deserialize(data)
             except DecodeError:
                 _refuse_malformed()
-            yield from behavior(request, context)
+            answers = behavior(request, context)
         except Exception as error:
             _abort(method, context, error)
             raise AssertionError("to abort always raises") from error
+        return answers if type(answers) is tuple else rest(answers, context)
 
     return guarded
 

@@ -1,5 +1,6 @@
 """Encodes and decodes protobuf's varints, for messages that are processed without protobuf."""
 
+from functools import lru_cache
 from typing import Final
 
 VARINT_BYTES_MAX: Final = 5  # enough for the size of any message
@@ -13,6 +14,7 @@ def field_tag(number: int) -> bytes:
     return bytes([number << 3 | LENGTH_DELIMITED])
 
 
+@lru_cache(1_024)
 def varint(value: int) -> bytes:
     """Encode `value` as a varint."""
     encoded = bytearray()

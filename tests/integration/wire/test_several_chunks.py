@@ -65,6 +65,13 @@ def test_chunks_read_together_equal_chunks_read_alone(datanode: Datanode, peer: 
         assert on_disk(datanode, block_id, offset) == found[1]
 
 
+def test_missing_chunk_read_alone_is_refused_by_its_code(peer: Peer) -> None:
+    """The datanode finds this out before its first message."""
+    with pytest.raises(RefusedError, match="block 99") as refusal:
+        peer.read_chunk(CONTAINER, BlockId(99), 0)
+    assert Code.NO_SUCH_BLOCK is refusal.value.code
+
+
 def test_blocks_listed_together_equal_blocks_listed_alone(peer: Peer) -> None:
     """Missing blocks are left out."""
     served = peer.named_blocks(CONTAINER, [BlockId(4), BlockId(99), BLOCK])

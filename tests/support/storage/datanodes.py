@@ -220,11 +220,13 @@ class CountingReads(ReadHandlers):
     def __init__(self, datanode: Datanode) -> None:
         super().__init__(datanode.replica.store, limits=LIMITS)
         self.datanode = datanode
+        self.encoders = {"ReadBlock": self.encoders["ReadBlock"]}
 
     def ReadChunk(self, request):  # type: ignore[no-untyped-def]
-        """Record the requested chunk, then serve it."""
+        """Record the requested chunk, then serve it in messages, which subclasses may change."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
-        yield from super().ReadChunk(request)
+        for piece in super().ReadChunk(request):
+            yield datanode_pb2.ReadChunkResponse(chunk=piece.chunk, data=bytes(piece.data))
 
     def ReadChunks(self, request):  # type: ignore[no-untyped-def]
         """Serve each requested chunk by a call of `ReadChunk`, so that subclasses only override

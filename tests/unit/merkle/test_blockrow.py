@@ -321,6 +321,11 @@ def test_a_chunk_that_contradicts_itself_is_not_encoded(
     assert str(refused.value).startswith(f"block 77, chunk at {wrong.offset}: ")
 
 
+def with_second(**changed: object) -> BlockData:
+    """Return a block whose second chunk differs from its first chunk by these fields."""
+    return BlockData(BlockId(1), Bcsid(0), (PLAIN, PLAIN._replace(**changed)))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -328,10 +333,16 @@ def test_a_chunk_that_contradicts_itself_is_not_encoded(
         (BlockData(BlockId(ID_MAX + 1), Bcsid(0)), "block id"),
         (BlockData(BlockId(1), Bcsid(-1)), "bcsid -1"),
         (BlockData(BlockId(1), Bcsid(0), (PLAIN, PLAIN)), "chunk at 0 begins before 10"),
+        (with_second(offset=10, window_checksums=b""), "chunk at 10: 0 bytes of CRC32C"),
+        (with_second(offset=10, bytes_per_checksum=0), "chunk at 10: a window of 0 bytes"),
+        (with_second(offset=BLOCK_BYTES_MAX - 9), "behind"),
         (BlockData(BlockId(1), Bcsid(0), (PLAIN,) * (CHUNKS_PER_BLOCK_MAX + 1)), "65536 chunks"),
         (BlockData(BlockId(1), Bcsid(0), (), (("k", "v" * METADATA_BYTES_MAX),)), "of metadata"),
     ],
-    ids=["id", "id max", "bcsid", "overlap", "chunks", "metadata"],
+    ids=[
+        *("id", "id max", "bcsid", "overlap", "second sums", "second window", "second end"),
+        *("chunks", "metadata"),
+    ],
 )
 def test_a_block_beyond_limits_is_not_encoded(wrong: BlockData, message: str) -> None:
     """

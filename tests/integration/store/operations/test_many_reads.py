@@ -2,15 +2,18 @@
 
 import errno
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
+from agent.store.operations import reading
 from agent.store.operations.batch_repair import OfferedChunk
 from agent.store.operations.overwrite import check_arrived
 from agent.store.replica_store import ReplicaStore
+from merkle.blockrow import encode_block
 from merkle.checksum import crc32c
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from suture.errors import BlockFailed, SutureError, VolumeFailed
@@ -222,3 +225,24 @@ def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
     assert before.bcsid + 9 == store.view(ONE).block(BLOCK).bcsid
     assert len(quarantined(tmp_path)) == 4
     check_clean(store, tmp_path)
+
+
+def test_row_of_usual_size_is_decoded_once_until_it_changes(
+    store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A longer row is decoded at each read, because its chunks need much memory."""
+    reading.decode_again.cache_clear()
+    monkeypatch.setattr(reading, "KEPT_ROW_BYTES_MAX", 0)
+    first = store.view(ONE).block(BLOCK)
+    assert 0 == reading.decode_again.cache_info().currsize
+    monkeypatch.undo()
+
+    assert first == store.view(ONE).block(BLOCK)
+    assert store.view(ONE).block(BLOCK) is store.view(ONE).block(BLOCK)
+    changed = replace(first, metadata=(("name", "other"),))
+    with store.view(ONE).volume.index.read() as rows:
+        assert rows.block(ONE, BLOCK) == encode_block(first)
+    store.view(ONE).volume.index.write(
+        lambda rows: rows.put_block(ONE, BLOCK, encode_block(changed))
+    )
+    assert changed == store.view(ONE).block(BLOCK)

@@ -216,6 +216,8 @@ def test_a_piece_is_an_ordinary_message(data: bytes, is_described: bool) -> None
     message = pb.ReadBlockResponse(chunk=made.chunk, data=data)
 
     assert message == pb.ReadBlockResponse.FromString(encode_piece(made))
+    of_chunk = pb.ReadChunkResponse(chunk=made.chunk, data=data)
+    assert of_chunk == pb.ReadChunkResponse.FromString(encode_piece(made))
     for encoded in (
         encode_piece(made),
         message.SerializeToString(),
