@@ -45,6 +45,8 @@ WRITE_OPTIONS: Final = {
     "compression": "zstd",
     "parquet.page.write-checksum.enabled": "true",
     "maxRecordsPerFile": "0",
+    # Readers need only the _SUCCESS of the run.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 
 
@@ -312,7 +314,8 @@ def _conclude(
     )
     written = {"health": sum(kind.containers for kind in kinds), "replica_class": classes}
     _check_written(run, judged, written | {"divergent": backed_off + to_reconcile})
-    ids = counting.sample_ids(tables["health"], tables["divergent"], run.request.options.sample_max)
+    sample_max = run.request.options.sample_max
+    ids = counting.sample_ids(tables["health"], sample_max)
     is_partial = bool(inputs.changed_nodes)
     silent = set(inputs.silent)
     wanting = [v for v in volumes if v["datanode_id"] not in silent and not is_partial]
@@ -332,7 +335,7 @@ def _conclude(
         "incomparable": summaries.incomparable(kinds, ids),
         "divergent": backed_off + to_reconcile,
         "backed_off": backed_off,
-        "no_progress": ids.get((counting.BACKED_OFF,), []),
+        "no_progress": counting.backed_off_ids(tables["divergent"], min(backed_off, sample_max)),
         "plan": summaries.count_plan(actions, scan),
         "scans_listed": listed,
         "verification_age": summaries.verification_ages(volumes),

@@ -53,6 +53,10 @@ ON_WORKERS: Final = {
 }
 """Settings of a session whose tasks run on other machines."""
 
+DAEMON: Final = "spark.python.daemon.module"
+OWN_DAEMON: Final = "spark_verify.tasks.worker_daemon"
+"""The module that starts Python workers of a local session. They have the path of this process."""
+
 SMALL_ROWS: Final = 200_000
 """Maximum number of rows of a small run. The JVM of a small run does not use the second (C2)
 compiler."""
@@ -63,7 +67,10 @@ QUICK_START: Final = (
     # compiler alone, the code cache is small, and evicted code is compiled again.
     "-XX:MetaspaceSize=256m -Xms1g -Xmn256m -XX:ReservedCodeCacheSize=256m "
     # Do not verify the ten thousand classes of Spark's installation at each start.
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    # With its default size, the table of the names in these classes has long chains.
+    "-XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=1048576 "
+    "-XX:+IgnoreUnrecognizedVMOptions"
 )
 """JVM options for a run of a few seconds, which mostly loads and compiles classes."""
 
@@ -139,7 +146,7 @@ def open_session(*, row_count: int, master: str = "") -> SparkSession:
         for name, value in _options(row_count, master).items():
             builder = builder.config(name, value)
     spark = _start(builder)
-    if _id_of(spark) not in _is_own:
+    if _id_of(spark) not in _is_own and spark.conf.get(DAEMON, "") != OWN_DAEMON:
         _send_modules(spark)
     _is_own[_id_of(spark)] = bool(is_own)
     for name, value in (FIXED | _fitting(row_count) if is_own else FIXED).items():
@@ -213,7 +220,8 @@ def _start(builder: Any) -> SparkSession:
 
     Raise SparkRefused with the error message of Java, without its stack trace.
     """
-    if builder._options.get("spark.master", "").startswith("local"):
+    is_local = builder._options.get("spark.master", "").startswith("local")
+    if is_local:
         _name_this_host()
     before = _children()
     with tempfile.TemporaryFile() as words:
@@ -233,6 +241,14 @@ def _start(builder: Any) -> SparkSession:
             reason = reason_of(error, said)
             hint = next((hint for words, hint in HINTS.items() if re.search(words, reason)), "")
             raise SparkRefused(f"cannot start Spark: {reason}", hint=hint) from error
+    if is_local:
+        # Hadoop would write a second file with checksums beside each Parquet file, which has its
+        # own. It starts two processes (chmod) for each file on a local disk.
+        context: Any = session.sparkContext
+        files = context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(
+            context._jsc.hadoopConfiguration()
+        )
+        files.setWriteChecksum(False)
     return session
 
 
@@ -335,9 +351,12 @@ def _options(row_count: int, master: str) -> dict[str, str]:
     }
     if not is_local:  # workers use their own Python, and the host name of this process
         return options | ON_WORKERS
+    options |= {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
     # Tasks need the libraries of this interpreter. In a local session, only this variable sets it.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return options | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}
+    if os.environ.setdefault("PYSPARK_PYTHON", sys.executable) == sys.executable:
+        paths = os.pathsep.join(map(os.path.abspath, sys.path))
+        options |= {DAEMON: OWN_DAEMON, "spark.executorEnv.PYTHONPATH": paths}
+    return options
 
 
 def _own_hosts() -> str:

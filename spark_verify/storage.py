@@ -8,6 +8,7 @@ with the configuration and the credentials of the Spark session.
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,6 +72,12 @@ class LocalStorage:
         """Return the text of a file. Raise FileNotFoundError if it does not exist."""
         return Path(self.address, name).read_text(encoding="utf-8")
 
+    def read_tail(self, name: str, size_bytes: int) -> bytes:
+        """Return the last `size_bytes` bytes of a file, or all bytes of a smaller file."""
+        with Path(self.address, name).open("rb") as stream:
+            stream.seek(max(stream.seek(0, os.SEEK_END) - size_bytes, 0))
+            return stream.read()
+
     def write_text(self, name: str, text: str) -> None:
         """Create or replace a file. Readers see either the complete file or no file."""
         with FsPath.of(Path(self.address, name)).created() as stream:
@@ -114,13 +121,18 @@ class HadoopStorage:
 
     def read_text(self, name: str) -> str:
         """Return the text of a file. Raise FileNotFoundError if it does not exist."""
+        return self.read_tail(name, sys.maxsize).decode("utf-8")
+
+    def read_tail(self, name: str, size_bytes: int) -> bytes:
+        """Return the last `size_bytes` bytes of a file, or all bytes of a smaller file."""
         with self._translated():
+            length = self._files.getFileStatus(self._path(name)).getLen()
             stream = self._files.open(self._path(name))
             try:
-                content: bytes = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
+                stream.seek(max(length - size_bytes, 0))
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
             finally:
                 stream.close()
-            return bytes(content).decode("utf-8")
 
     def write_text(self, name: str, text: str) -> None:
         """Create or replace a file. Readers see either the complete file or no file."""

@@ -3,13 +3,14 @@
 Each function executes one query. Its result fits into the memory of the driver for any cluster.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from health.words import DISPUTED, FLAGS, HealthState
-from spark_verify.sql_text import text, texts
+from health.words import DISPUTED, HealthState, flag_names
+from spark_verify.sql_text import text
 
 KIND: Final = (
     "state, health_state, is_qc_stuck, flags, checksum_class, is_known, why_not_compared, "
@@ -46,48 +47,46 @@ def count_kinds(health: DataFrame) -> list[Any]:
     return rows
 
 
-def sample_ids(
-    health: DataFrame, divergent: DataFrame, sample_max: int
-) -> dict[tuple[str, ...], list[int]]:
+def sample_ids(health: DataFrame, sample_max: int) -> dict[tuple[str, ...], list[int]]:
     """Return example containers for each label: the lowest `sample_max` container ids.
 
     A label is a property that containers have in common, as a tuple: ("flags", flag),
     ("health_states", state), ("checksum_classes", class), ("why", reason), or ("scm", state
     according to the SCM, state that this job has computed). Only containers that the SCM knows have
-    these labels. The label (BACKED_OFF,) is for containers whose reconcile is delayed because
-    earlier ones had no effect.
+    labels.
     """
-    flags = f"element_at(array({texts(FLAGS)}), i + 1)"
-    is_disputed = f"checksum_class IN ({texts(DISPUTED)})"
-    labels = f"""
-        flatten(array(
-            transform(filter(sequence(0, {len(FLAGS) - 1}), i -> getbit(flags, i) = 1),
-                i -> concat_ws(';', 'flags', {flags})),
-            {_labels("flags <> 0", "'health_states', own")},
-            {_labels(f"flags <> 0 AND {is_disputed}", "'checksum_classes', checksum_class")},
-            {_labels("why_not_compared IS NOT NULL", "'why', why_not_compared")},
-            {_labels("scm_health_state <> own", "'scm', scm_health_state, own")}
-        ))"""
     query = f"""
-        SELECT label, sort_array(collect_list(container_id)) AS ids FROM (
-            SELECT label, container_id,
-                row_number() OVER (PARTITION BY label ORDER BY container_id) AS place
-            FROM (
-                SELECT container_id, explode({labels}) AS label
-                FROM (SELECT *, {OWN_HEALTH_STATE} AS own FROM {{health}} WHERE is_known)
-                WHERE flags <> 0 OR why_not_compared IS NOT NULL OR scm_health_state <> own
-              UNION ALL
-                SELECT container_id, {text(BACKED_OFF)} FROM {{divergent}} WHERE is_backed_off))
-        WHERE place <= {sample_max} GROUP BY label
+        SELECT {KIND}, own, collect_list(container_id) AS ids FROM (
+            SELECT *, row_number() OVER (PARTITION BY {KIND} ORDER BY container_id) AS place
+            FROM (SELECT *, {OWN_HEALTH_STATE} AS own FROM {{health}} WHERE is_known)
+            WHERE flags <> 0 OR why_not_compared IS NOT NULL OR scm_health_state <> own)
+        WHERE place <= {sample_max} GROUP BY {KIND}, own
         """  # noqa: S608 -- our names and a number
-    found = health.sparkSession.sql(query, health=health, divergent=divergent).collect()
-    return {tuple(row["label"].split(";")): list(row["ids"]) for row in found}
+    found = defaultdict[tuple[str, ...], list[int]](list)
+    for kind in health.sparkSession.sql(query, health=health).collect():
+        for label in _labels(kind):
+            found[label] += kind.ids
+    return {label: sorted(ids)[:sample_max] for label, ids in found.items()}
 
 
-def _labels(condition: str, words: str) -> str:
-    """Return SQL for an array with one label if `condition` holds, and for an empty array
-    otherwise."""
-    return f"if(coalesce({condition}, false), array(concat_ws(';', {words})), array())"
+def _labels(kind: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the labels of the containers with these values in the columns of KIND."""
+    yield from (("flags", name) for name in flag_names(kind.flags))
+    if kind.flags:
+        yield "health_states", kind.own
+    if kind.flags and kind.checksum_class in DISPUTED:
+        yield "checksum_classes", kind.checksum_class
+    if kind.why_not_compared:
+        yield "why", kind.why_not_compared
+    if kind.scm_health_state not in (None, kind.own):
+        yield "scm", kind.scm_health_state, kind.own
+
+
+def backed_off_ids(divergent: DataFrame, count: int) -> list[int]:
+    """Return the `count` lowest ids of the backed-off containers. In most runs, `count` is 0, which
+    needs no query."""
+    ids = divergent.filter("is_backed_off").select("container_id").sort("container_id")
+    return [row.container_id for row in ids.limit(count).collect()] if count else []
 
 
 def count_actions(tables: Mapping[str, DataFrame]) -> dict[str, tuple[int, int]]:

@@ -27,15 +27,17 @@ from spark_verify.snapshot.manifest import SnapshotManifest
 from spark_verify.snapshot.tables import Snapshot
 from spark_verify.sql_text import local_rows, texts
 
-MASK_BITS: Final = 63
-MASKS: Final = 3
-"""Number of hashes of a datanode id. It is rare that two datanodes of a container have equal
-hashes."""
+BITS: Final = 63
+"""Number of bits in a set of racks or datanodes, which is a long."""
 
-SPREADS: Final = (1, 40_503, 2_654_435_761)
-"""Multipliers by which the three hashes of a datanode id are computed."""
+MASKS: Final = tuple(
+    f"bit_or(shiftleft(1L, CAST(node_place * {spread}L % 1000003 % {BITS} AS INT)))"
+    for spread in (1, 40_503, 2_654_435_761)
+)
+"""SQL for three sets of hashes of datanodes. It is rare that two datanodes of a container have
+equal hashes in all sets."""
 
-ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
+ALIKE: Final = ("root", "maker", "settled_root", "tombstones_checksum")
 """Columns that must be equal in all replicas of an obviously healthy container. Nulls are
 ignored."""
 
@@ -78,16 +80,14 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
             and node["op_state"] == "IN_SERVICE"
             and bool(node["has_reported"]),
             versions[node["version"]],
-            1 << racks[node["rack"]] % MASK_BITS,
+            1 << racks[node["rack"]] % BITS,
             node["datanode_id"] in inputs.changed_nodes,
-            *(1 << place * spread % 1_000_003 % MASK_BITS for spread in SPREADS),
         )
         for place, node in enumerate(inputs.nodes)
     ]
-    masks = ", ".join(f"mask_{i} long" for i in range(MASKS))
     columns = schema_of(
         "datanode_id string, node_place long, is_plain boolean, version int, rack_bit long, "
-        f"is_changed boolean, {masks}"
+        "is_changed boolean"
     )
     return local_rows(spark, columns, rows)
 
@@ -104,7 +104,6 @@ def ops_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
 def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
     """Return one row of numbers for each container that occurs in any of the input tables."""
     manifest, snapshot = inputs.manifest, inputs.snapshot
-    masks = [f"mask_{i}" for i in range(MASKS)]
     containers = snapshot["containers"].selectExpr(
         "container_id",
         "1 AS containers",
@@ -130,13 +129,12 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
         f"CAST({is_quiet} AND state = 'CLOSED' AND NOT is_empty AS INT) AS closed",
         f"CAST({is_quiet} AND state = 'OPEN' AS INT) AS open",
         "CASE WHEN tree_algorithm IS NOT NULL THEN root END AS root",
-        "xxhash64(tree_algorithm) AS algorithm",
+        "xxhash64(tree_algorithm, version) AS maker",
         "settled_root",
         "tombstones_checksum",
         "shiftleft(1L, replica_index) AS index_bit",
-        "version",
         "rack_bit",
-        *masks,
+        "node_place",
         "CAST(is_changed AS INT) AS is_changed",
         f"{first_fault('replicas', manifest)} AS fault",
     )
@@ -152,7 +150,8 @@ def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
         *(f"coalesce(sum({name}), 0L) AS {name}" for name in sums),
         *(f"max({name}) AS {name}" for name in (*single, "is_changed")),
         *(f"{end}({name}) AS {name}_{end}" for name in ALIKE for end in ("min", "max")),
-        *(f"bit_or({name}) AS {name}" for name in ("index_bit", "rack_bit", *masks)),
+        *(f"bit_or({name}) AS {name}" for name in ("index_bit", "rack_bit")),
+        *(f"{mask} AS mask_{i}" for i, mask in enumerate(MASKS)),
         "count(root) AS roots",
         "min(fault) AS fault",
     ]
@@ -174,7 +173,7 @@ def is_plainly_well(rules: Rules) -> str:
     is_single = "containers = 1 AND pending_ops = 0 AND fault IS NULL AND suppressed = 0"
     is_apart = " OR ".join(
         f"bit_count({name}) = replicas"
-        for name in ("rack_bit", *(f"mask_{i}" for i in range(MASKS)))
+        for name in ("rack_bit", *(f"mask_{i}" for i in range(len(MASKS))))
     )
     closed = f"state = {int(words.SharedState.CLOSED)} AND closed = replicas"
     opened = f"state = {int(words.SharedState.OPEN)} AND open = replicas AND has_pipeline = 1"

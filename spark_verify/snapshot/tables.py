@@ -8,12 +8,14 @@ without an error. Therefore, the schema of each file is checked before any row i
 number of rows is compared with the manifest (see `checks`).
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -21,7 +23,7 @@ from spark_verify.errors import FAILURES, SnapshotRefused, describe_error
 from spark_verify.input_columns import TABLES
 from spark_verify.snapshot.manifest import SCAN_AGAIN
 from spark_verify.sql_text import types_of
-from spark_verify.storage import spark_path
+from spark_verify.storage import spark_path, storage_of
 
 READER_OPTIONS: Final = {
     # Read the path literally, even if it has characters of a pattern.
@@ -36,8 +38,17 @@ READER_OPTIONS: Final = {
     "parquet.page.verify-checksum.enabled": "true",
 }
 FOOTERS_AT_ONCE: Final = 8
-"""Number of files whose schemas are read at the same time. Each is read by a small Spark job."""
+"""Number of files whose footers are read at the same time."""
 
+FOOTER_BYTES_MAX: Final = 1 << 26
+"""Maximum size of a footer. A damaged length must not let the driver read a complete file."""
+
+SPARK_TYPES: Final = (
+    dict.fromkeys(("INT64", "Int(bitWidth=64, isSigned=true)"), "bigint")
+    | dict.fromkeys(("INT32", "Int(bitWidth=32, isSigned=true)"), "int")
+    | {"String": "string", "BOOLEAN": "boolean"}
+)
+"""Spark's types of the columns in the input, by their type in Parquet."""
 
 Snapshot = Mapping[str, DataFrame]
 """The tables of a snapshot, by name."""
@@ -100,22 +111,38 @@ def check_files(
     `files` has the path of each file, by a name for error messages.
     """
 
-    def types(name: str) -> dict[str, str]:
+    def types(name: str) -> Mapping[str, list[str]]:
         try:
-            found = parquet_reader(spark).parquet(files[name]).schema
-        except FAILURES as error:
+            return _types_in(spark, files[name])
+        except (*FAILURES, pa.ArrowException) as error:
             raise unreadable(table, error, name) from error
-        return {field.name: field.dataType.simpleString() for field in found}
 
     with ThreadPoolExecutor(min(FOOTERS_AT_ONCE, len(files))) as pool:
         for name, found in zip(files, pool.map(types, files), strict=True):
             faults = [
-                f"column {column} is {found.get(column, 'missing')}, must be {kind}"
+                f"column {column} is {' and '.join(found[column]) or 'missing'}, must be {kind}"
                 for column, kind in types_of(schema).items()
-                if found.get(column) != kind
+                if found[column] != [kind]
             ]
             if faults:
                 raise SnapshotRefused(f"{table}, {name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
+
+
+def _types_in(spark: SparkSession, file: str) -> Mapping[str, list[str]]:
+    """Return the types in the footer of a file, by column. The driver reads the footer, because a
+    Spark job for each file would cost more than the file's rows in a small snapshot."""
+    directory, _, name = file.removeprefix("file://").rpartition("/")
+    storage = storage_of(directory, spark)
+    size = int.from_bytes(storage.read_tail(name, 8)[:4], "little") + 8
+    tail = storage.read_tail(name, min(size, FOOTER_BYTES_MAX))
+    footer = pq.read_metadata(pa.BufferReader(tail)).schema
+    found = defaultdict[str, list[str]](list)
+    for column in map(footer.column, range(len(footer))):
+        logical = str(column.logical_type)
+        kind = column.physical_type if logical == "None" else logical
+        kind += " list" * column.max_repetition_level
+        found[column.path].append(SPARK_TYPES.get(kind, kind))
+    return found
 
 
 def unreadable(table: str, error: Exception, name: str = "") -> SnapshotRefused:

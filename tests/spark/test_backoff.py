@@ -102,7 +102,6 @@ def untold(path: Path) -> None:
     field = table.schema.field(place)
     values = pa.array([-7] * len(table), field.type)
     pq.write_table(table.set_column(place, field, values), path)
-    path.with_name(f".{path.name}.crc").unlink()  # Hadoop's own checksum
 
 
 def before(once: Path, old: VerifyResult) -> RunSummary | None:

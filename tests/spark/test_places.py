@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from scm.state.options import ScmOptions
 from spark_verify import pipeline
@@ -18,7 +21,7 @@ from spark_verify.pipeline import VerifyRequest, VerifyResult, verify
 from spark_verify.report.sql_views import ORDER, views
 from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.runs import finished_runs
-from spark_verify.storage import LocalStorage, address_of
+from spark_verify.storage import HadoopStorage, LocalStorage, address_of
 from suture.errors import RefusedError, UnavailableError
 from suture.wire.mapping.addresses import check_address
 from suture.wire.mapping.file_systems import FsPath
@@ -182,6 +185,28 @@ def test_an_address_that_says_too_much_is_refused(address: str, words: str) -> N
     """
     with pytest.raises((PathRefused, RefusedError), match=words):
         address_of(address)
+
+
+def test_hadoop_reads_the_end_of_a_file(tmp_path: Path, spark: SparkSession) -> None:
+    """Footers are read so, from any file system; a smaller file is read from its beginning."""
+    (tmp_path / "file").write_bytes(b"0123456789\xff")
+    for storage in (LocalStorage(str(tmp_path)), HadoopStorage(tmp_path.as_uri(), spark)):
+        assert storage.read_tail("file", 3) == b"89\xff"
+        assert storage.read_tail("file", 12) == b"0123456789\xff"
+        with pytest.raises(FileNotFoundError):
+            storage.read_tail("none", 3)
+
+
+def test_workers_of_a_local_session_have_the_modules_of_this_process(spark: SparkSession) -> None:
+    """They import compiled modules, and not those of an archive that Spark or the job made."""
+
+    def imported(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        names = (pyspark.__file__, pipeline.__file__)
+        yield pa.RecordBatch.from_pydict({"path": list(map(str, names))})
+
+    rows = spark.range(1).coalesce(1).mapInArrow(imported, "path string").collect()
+
+    assert [pyspark.__file__, pipeline.__file__] == [row["path"] for row in rows]
 
 
 def test_a_file_system_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:

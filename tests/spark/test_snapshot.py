@@ -1,5 +1,6 @@
 """A snapshot that cannot be believed is refused, with the rows and columns named."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX
 from spark_verify.errors import SnapshotRefused
 from spark_verify.input_columns import AHEAD_MAX_MS
 from spark_verify.pipeline import VerifyRequest, verify
+from spark_verify.snapshot.tables import FOOTER_BYTES_MAX
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -64,8 +66,24 @@ class TestRefused:
         ),
         (
             "replicas",
+            lambda t: t.set_column(
+                t.schema.get_field_index("root"),
+                "root",
+                pc.cast(t["root"].fill_null(0), "uint64", safe=False),
+            ),
+            ["column root is Int(bitWidth=64, isSigned=false), must be bigint"],
+        ),
+        (
+            "nodes",
+            lambda t: t.set_column(
+                0, t.schema.names[0], pa.array([[name] for name in t[0].to_pylist()])
+            ),
+            ["is missing, must be string"],
+        ),
+        (
+            "replicas",
             lambda t: t.append_column("root", t["root"]),
-            ["column `root` already exists"],
+            ["column root is bigint and bigint, must be bigint"],
         ),
         ("replicas", put("state", 1, "SLEEPY"), ["state is none of", "container_id 1", "dn-1-1"]),
         ("containers", put("state", 0, "SHUT"), ["state is none of", "container_id 1"]),
@@ -128,6 +146,20 @@ class TestRefused:
         message = refusal(directory, tmp_path)
 
         assert [word for word in words if word not in message] == [], message
+
+    def test_footer_that_is_longer_than_a_footer_can_be_is_refused(self, tmp_path: Path) -> None:
+        """The driver reads no more than the maximum, however large the file is."""
+        directory = rows().write(tmp_path / "snapshot")
+        with (directory / "replicas" / "part-00000.parquet").open("r+b") as file:
+            file.truncate(2 * FOOTER_BYTES_MAX)
+            file.seek(-8, os.SEEK_END)
+            file.write((2 * FOOTER_BYTES_MAX - 8).to_bytes(4, "little") + b"PAR1")
+
+        message = refusal(directory, tmp_path)
+
+        assert (
+            "replicas/ cannot be read: part-00000.parquet: Parquet file size is 67108864" in message
+        )
 
     def test_a_file_of_an_older_release_does_not_hide_among_others(self, tmp_path: Path) -> None:
         """One part file with another column type makes the table invalid."""
