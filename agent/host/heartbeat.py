@@ -240,7 +240,11 @@ class HeartbeatWorker:
         changed += self.outbox.pop_changed(REPLICAS_PER_HEARTBEAT_MAX)
         self._meanwhile.update(changed)
         if changed:
-            replicas = [self.reporter.report(container_id) for container_id in changed]
+            replicas = [
+                self.reporter.report(container_id)
+                for container_id in changed
+                if not self.reporter.is_waiting(container_id)
+            ]
             reports.append(scm_pb2.ContainerReport(full=False, last=True, replicas=replicas))
         page = self._full_report_page()
         self._full_ended = page is not None and page.last
@@ -286,7 +290,10 @@ class HeartbeatWorker:
 
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
         """Return the next page of the full report. Return None if no full report is due or in
-        progress."""
+        progress. Return None while a lost index is rebuilt, because the report would lack the
+        replicas that are not loaded yet."""
+        if self.reporter.is_rebuilding:
+            return None
         now_s = self.clock.monotonic_s()
         is_wanted = self.outbox.pop_full_report_request()
         if is_wanted:

@@ -31,6 +31,7 @@ from suture.wire.v1 import container_pb2, scm_pb2
 
 WRITE_S_MAX: Final = 600.0  # a report of 100,000 replicas takes only seconds
 POLL_S: Final = 0.5
+REBUILD_CHECK_S: Final = 10.0  # until a report is tried again while an index is being rebuilt
 NEEDED: Final = "pyarrow"
 
 log = structlog.get_logger()
@@ -69,6 +70,8 @@ class ReportExport:
     def step(self) -> Step:
         """Write one report file. Raise UnavailableError if the file cannot be written."""
         config, at_ms = self.config.report, self.clock.now_ms()
+        if self.observer.is_rebuilding:
+            return RetryAfter(REBUILD_CHECK_S)  # the report would lack replicas
         if self._process is not None and self._process.poll() is None:
             raise self._export_error("the process that wrote the report before cannot be killed")
         header = {

@@ -33,6 +33,7 @@ from agent.host.external_control_plane import (
 )
 from agent.host.housekeeper import Housekeeper
 from agent.host.http_server import DatanodeHttpServer
+from agent.host.index_rebuild import IndexRebuild
 from agent.host.outbox import OutboxFanout
 from agent.host.peer_check_workers import ControlPlanes, PeerQueryDeps
 from agent.host.protocol_servers import HostServices, MakeServer, ProtocolServers
@@ -135,6 +136,7 @@ class AgentComponents:
                 on_trouble=self.troubles.emit,
             ),
             keeps_failed=True,
+            rebuilds_later=not self.leaders,  # Ozone's SCM expects a full report at once
         )
         log_start(self.store)
         with ExitStack() as undo:
@@ -189,6 +191,12 @@ class AgentComponents:
             ChangeWatch(self.store, self.leases, self.scrub.on_demand)
             if config.scan.watch
             else None
+        )
+        self.rebuild = IndexRebuild(
+            self.store,
+            self.clock,
+            fence=self.scrub.checks.fence,
+            on_rebuilt=self.outboxes.report_all,
         )
         self.housekeeper = Housekeeper(
             self.store, config.storage.quarantine_keep_s, clock=self.clock
@@ -437,6 +445,7 @@ class AgentComponents:
         yield WorkerLoop(self.recoveries, clock=self.clock)
         yield WorkerLoop(self.server.connections, clock=self.clock)
         yield WorkerLoop(self.housekeeper)
+        yield WorkerLoop(self.rebuild, clock=self.clock)
         yield WorkerLoop(self.slow_disks, clock=self.clock)
         yield WorkerLoop(self.moves, clock=self.clock, pulse=self.moves_pulse, bell=self.moves_bell)
         if self.config.report.export:

@@ -103,6 +103,17 @@ class DatanodeStatus:
         """Return the newest changes of all replicas since `since_ms`, at most `count`."""
         return self.store.changes(since_ms, count=count)
 
+    @property
+    def is_rebuilding(self) -> bool:
+        """True while a lost index is being rebuilt: `replica_ids` then lacks replicas."""
+        return bool(self.store.volume_set.backlogs)
+
+    def is_waiting(self, container_id: ContainerId) -> bool:
+        """Return True if a replica waits for the rebuild of a lost index, and cannot be reported
+        yet."""
+        here = self.store.volume_set
+        return container_id not in here.places and bool(here.waiting_on(container_id))
+
     def replica_ids(self) -> Sequence[ContainerId]:
         """Return the ids of all replicas, including those that cannot be loaded."""
         known = set(self.store.replica_ids())
@@ -143,6 +154,8 @@ class DatanodeStatus:
                 error=volume.error,
                 log_count=volume.log_count,
                 log_checksum=bytes.fromhex(volume.log_checksum),
+                rebuild_count=volume.rebuild_count,
+                rebuild_left_count=volume.rebuild_left_count,
                 oldest_scan_at_ms=max(0, known.get(volume.volume_id, nothing).oldest_at_ms),
                 data_bytes=known.get(volume.volume_id, nothing).data_bytes,
                 in_time_bytes=known.get(volume.volume_id, nothing).in_time_bytes,

@@ -4,6 +4,7 @@ import json
 from http import HTTPStatus
 
 from suture.config.quantity import format_duration
+from suture.pages.status_headline import rebuild_remark
 from suture.wire.v1 import datanode_pb2 as pb
 
 
@@ -39,6 +40,7 @@ def health_text(document: dict[str, object]) -> bytes:
 def problems(status: pb.StatusResponse, scrub: pb.ScrubStatusResponse) -> list[str]:
     """Return descriptions of all problems that an operator must solve."""
     found = [f"volume {v.path} failed: {v.error}" for v in status.volumes if v.failed]
+    found += [f"volume {v.path}: {rebuild_remark(v)}" for v in status.volumes if v.rebuild_count]
     found += [f"worker {worker.name} is stalled" for worker in status.workers if worker.stalled]
     for volume in scrub.volumes:
         if volume.lag_ms:

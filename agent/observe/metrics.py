@@ -241,6 +241,10 @@ VOLUMES: Final = {
         "Bytes of the replicas on the volume.", lambda v: v.used_bytes
     ),
     "suture_volume_failed": gauge("1 if the volume is fenced, otherwise 0.", lambda v: v.failed),
+    "suture_volume_rebuild_left_replicas": gauge(
+        "Replicas that wait for the rebuild of the volume's lost index.",
+        lambda v: v.rebuild_left_count,
+    ),
     "suture_volume_slow": gauge(
         "1 if the volume has been much slower than its siblings for minutes, otherwise 0.",
         lambda v: bool(v.slow),

@@ -178,10 +178,14 @@ class VolumeCheckWorker:
             return
         log.error("volume_check_failed", volume_id=volume_id, error=probe.error)
         volume.due_at_s = now_s + self.limits.retry_s
-        if not volume.strikes.add(now_s) and not probe.is_final:
+        if volume.strikes.add(now_s) or probe.is_final:
+            self.fence(volume_id, probe.error)
+
+    def fence(self, volume_id: str, error: str) -> None:
+        """Fence a volume that does not work. Do nothing if it is fenced already."""
+        if self._volumes.pop(volume_id, None) is None:
             return
-        del self._volumes[volume_id]
-        self._fenced[volume_id] = probe.error
-        lost = self.store.volume_set.fail_volume(volume_id, probe.error)
-        log.error("volume_fenced", volume_id=volume_id, error=probe.error, lost_count=len(lost))
+        self._fenced[volume_id] = error
+        lost = self.store.volume_set.fail_volume(volume_id, error)
+        log.error("volume_fenced", volume_id=volume_id, error=error, lost_count=len(lost))
         self.on_failed(volume_id, lost)

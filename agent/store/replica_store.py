@@ -93,13 +93,15 @@ class ReplicaStore:
         datanode_id: str,
         options: StoreOptions | None = None,
         keeps_failed: bool = False,
+        rebuilds_later: bool = False,
     ) -> Self:
         """Open the volumes of a datanode, format empty ones, and recover after a crash.
 
         A volume that does not work, or that belongs to another datanode, is not opened, and
         `volumes` lists it as failed. Raise `SutureError`, with no volume open, if no volume works,
         or if another agent uses one. With `keeps_failed`, open the store even if no volume works,
-        so that the datanode can report its failed volumes.
+        so that the datanode can report its failed volumes. With `rebuilds_later`, the caller
+        rebuilds lost indexes with `volume_set.load_next`.
         """
         long_crcs()  # loads libraries now, because file descriptors may run out later
         chosen = options or StoreOptions()
@@ -109,6 +111,7 @@ class ReplicaStore:
             datanode_id=datanode_id,
             options=chosen,
             keeps_failed=keeps_failed,
+            rebuilds_later=rebuilds_later,
         )
         volumes = VolumeSet(opened.volumes, chosen, opened.shelf, opened.failed)
         return cls(volumes, chosen, cluster_id=cluster_id, datanode_id=datanode_id)
@@ -434,9 +437,11 @@ class ReplicaStore:
         """Raise an error if the datanode already has the replica.
 
         The replica may be served, on a failed volume, or not loadable. Raise `RefusedError` in
-        these cases. Raise `UnavailableError` if the replica is being imported, unless `arriving`.
+        these cases. Raise `UnavailableError` if the replica waits for the rebuild of a lost index,
+        or if it is being imported, unless `arriving`.
         """
         why = ""
+        self.volume_set.check_loaded(container_id)
         if container_id in self.volume_set.places:
             why = f"is here, {self.replica(container_id).state}"
         elif container_id in self.volume_set.lost:
@@ -459,6 +464,7 @@ class ReplicaStore:
     def _volume(self, container_id: ContainerId) -> Volume:
         if (volume := self.volume_set.places.get(container_id)) is not None:
             return volume
+        self.volume_set.check_loaded(container_id)
         if (why := self.volume_set.lost.get(container_id)) is not None:
             raise VolumeFailed(
                 Code.IO_EXCEPTION,

@@ -220,6 +220,7 @@ class VolumeModes:
         Raise RefusedError(INELIGIBLE) unless the served copy was read completely, and `worse_than`
         and `forgotten` find no reason to keep this replica.
         """
+        self._set.check_loaded(container_id)
         left, served = self._set.by_id(volume_id), self._volume_of(container_id)
         why = "it is the one that is served"
         if served is not left:

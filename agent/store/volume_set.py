@@ -7,7 +7,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
@@ -16,7 +17,16 @@ from agent.store.operations.deleting import PurgeResult, purge_deleted
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
 from agent.store.operations.replica_import import ReplicaImports
 from agent.store.options import StoreOptions
-from agent.store.recovery.startup_recovery import UNFINISHED, Rank, StartupResult, rank
+from agent.store.recovery.startup_recovery import (
+    ADOPTED_MAX,
+    RECOVERY_ERRORS,
+    UNFINISHED,
+    Rank,
+    StartupResult,
+    failure_of,
+    load_directories,
+    rank,
+)
 from agent.store.replica.quarantine_policy import purge_quarantine
 from agent.store.volumes.ballast import fill_ballast
 from agent.store.volumes.op_state_file import NodeState, SeenStart, newest_state, write_state
@@ -24,13 +34,24 @@ from agent.store.volumes.probe import Probe, probe
 from agent.store.volumes.volume import Volume
 from merkle.damaged_data import DamagedData
 from merkle.replica import ContainerId
-from suture.errors import Code, SutureError, VolumeFailed
+from suture.errors import Code, SutureError, UnavailableError, VolumeFailed
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBacklog:
+    """The replicas of a volume with a lost index that are not loaded yet (`left`), and the number
+    of replicas at the start."""
+
+    left: dict[ContainerId, None]
+    count: int
 
 
 class VolumeSet:
     """The open volumes (`working`), and the volume that serves each replica (`places`).
 
-    Only the store and its parts change these fields.
+    Only the store and its parts change these fields. A volume with a lost index serves the replicas
+    that `load_next` has loaded. Calls for the other replicas of its backlog (`backlogs`) are
+    refused as BUSY.
     """
 
     def __init__(
@@ -44,6 +65,10 @@ class VolumeSet:
         self.working = tuple(volumes)
         self._options = options
         self.places = shelf.places
+        self.backlogs: Mapping[Volume, IndexBacklog] = {
+            volume: IndexBacklog(dict.fromkeys(left), len(left))
+            for volume, left in shelf.backlogs.items()
+        }
         self._unloadable = dict.fromkeys(shelf.unloadable)
         self.failed = tuple(failed)
         self._fenced: tuple[Volume, ...] = ()
@@ -65,8 +90,14 @@ class VolumeSet:
         """
         working = self.working
         sharing = Counter(volume.device for volume in working)
-        found = (facts_or_failure(one, sharing=sharing[one.device]) for one in working)
+        found = (self._facts(one, sharing=sharing[one.device]) for one in working)
         return (*found, *self.failed)
+
+    def _facts(self, volume: Volume, *, sharing: int) -> VolumeFacts:
+        facts, backlog = facts_or_failure(volume, sharing=sharing), self.backlogs.get(volume)
+        if backlog is None:
+            return facts
+        return replace(facts, rebuild_count=backlog.count, rebuild_left_count=len(backlog.left))
 
     @property
     def unloadable(self) -> tuple[Unloadable, ...]:
@@ -90,9 +121,61 @@ class VolumeSet:
                 self._unloadable.pop(one, None)
 
     def others(self, container_id: ContainerId) -> list[Volume]:
-        """Return the working volumes that have a row of the container but do not serve it."""
-        served = self.places.get(container_id)
-        return [v for v in self.working if v is not served and _has_row(v, container_id)]
+        """Return the working volumes that have a replica of the container but do not serve it."""
+        served, waiting = self.places.get(container_id), self.waiting_on(container_id)
+        return [
+            volume
+            for volume in self.working
+            if volume is not served and (volume in waiting or _has_row(volume, container_id))
+        ]
+
+    # -- lost indexes
+
+    def waiting_on(self, container_id: ContainerId) -> list[Volume]:
+        """Return the volumes on which a replica waits for the rebuild of a lost index."""
+        return [volume for volume, log in self.backlogs.items() if container_id in log.left]
+
+    def check_loaded(self, container_id: ContainerId) -> None:
+        """Raise `UnavailableError(BUSY)` if a replica waits for the rebuild of a lost index."""
+        for volume in self.waiting_on(container_id):
+            raise UnavailableError(
+                Code.BUSY,
+                f"container {container_id} is on {volume.layout.volume}, whose lost index is being "
+                "rebuilt",
+                hint="suture volumes shows the progress",
+                container_id=container_id,
+            )
+
+    def load_next(self, volume: Volume) -> Sequence[ContainerId]:
+        """Load the next replicas of a volume's backlog, and serve them. Return their ids. Raise
+        `UnavailableError(BUSY)` if the host is short of descriptors or memory, and another
+        SutureError if the volume does not work."""
+        backlog, shelf = self.backlogs.get(volume), StartupResult()
+        if backlog is None:
+            return ()
+        batch = list(islice(backlog.left, ADOPTED_MAX))
+        try:
+            load_directories(volume, self._options, batch, shelf)
+        except RECOVERY_ERRORS as error:
+            raise failure_of(error, volume) from error
+        for container_id in shelf.places:
+            if container_id in self.places:
+                self.record_second(container_id, volume)
+            else:
+                self.places[container_id] = volume
+        self._unloadable |= dict.fromkeys(shelf.unloadable)
+        for container_id in batch:
+            backlog.left.pop(container_id)
+        if not backlog.left:
+            self._end_rebuild(volume)
+        if volume not in self.working:  # fenced meanwhile
+            for container_id in batch:
+                self.stop_serving(container_id, volume)
+            return ()
+        return tuple(shelf.places)
+
+    def _end_rebuild(self, volume: Volume) -> None:
+        self.backlogs = {v: log for v, log in self.backlogs.items() if v is not volume}
 
     def version(self) -> tuple[tuple[str, int], ...]:
         """Return a value that changes with every change of the index of any volume."""
@@ -115,10 +198,13 @@ class VolumeSet:
         """
         volume = self.by_id(volume_id)
         lost = tuple(key for key, place in dict(self.places).items() if place is volume)
+        if (backlog := self.backlogs.get(volume)) is not None:
+            lost += tuple(key for key in backlog.left.copy() if key not in self.places)
         self.lost = {**self.lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
         self.working = tuple(other for other in self.working if other is not volume)
         self._fenced = (*self._fenced, volume)
         self.failed = (*self.failed, failed_facts(volume, reason))
+        self._end_rebuild(volume)
         seconds = self._seconds_of(lost)
         for container_id in lost:
             if (second := seconds.get(container_id)) is not None:

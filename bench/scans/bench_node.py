@@ -3,7 +3,8 @@
 The replicas are closed and empty, because the cost of each before a byte is read is measured. They
 are created once, below bench/out, which takes minutes. Each run marks them as verified at their
 last slot, so that some are due every minute, as on a host that meets its interval. No control plane
-answers the agent. It is measured twice: with its scan window closed, and with it open.
+answers the agent. It is measured twice: with its scan window closed, and with it open. Then, the
+rebuild of a lost index is measured, with LOST_COUNT replicas of one block each.
 
     SUTURE_BENCH_CONTAINERS     another number of containers
     SUTURE_BENCH_VOLUME         a volume to use, with the ids "bench" of datanode and cluster
@@ -14,6 +15,7 @@ import math
 import os
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,7 +36,16 @@ from agent.store.index.transactions import IndexChange
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from bench.measure import Measure, at_most, duration_s
-from merkle.replica import ContainerId
+from merkle.checksum import window_checksums
+from merkle.replica import (
+    WINDOW_BYTES_DEFAULT,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+)
 from scanner.schedule import PERIOD_SHARE, phase_of
 from suture.terminal.datanode_queries import fetch_status
 from suture.wire.clients.peer import Peer
@@ -42,6 +53,10 @@ from suture.wire.clients.peer import Peer
 COUNT = int(os.environ.get("SUTURE_BENCH_CONTAINERS", "100000"))
 OUT = Path(__file__).resolve().parents[1] / "out"
 SUTURE = "from agent.cli.start import main; main()"  # as in the installed script
+LOST_COUNT = min(COUNT, 10_000)
+LOST = f"{LOST_COUNT} containers"
+BLOCK = bytes(4096)
+POLL_S = 0.1
 FILLERS = 8
 ANSWERS = 9
 LOOK_S = 10.0
@@ -63,7 +78,8 @@ def measures() -> list[Measure]:
     with agent_on(volume, f'windows = ["{far_window()}"]\n') as (pid, address, start_s):
         closed = [*started(pid, start_s), *answered(address), *idle(pid, "window closed")]
     with agent_on(volume) as (pid, _, _):
-        return [*closed, *idle(pid, "window open")]
+        opened = idle(pid, "window open")
+    return [*closed, *opened, *rebuilt()]
 
 
 @contextmanager
@@ -120,6 +136,38 @@ def answered(address: str) -> list[Measure]:
     ]
 
 
+def rebuilt() -> list[Measure]:
+    """Measure an agent whose volume has lost its index: its start, and the rebuild."""
+    template = OUT / f"lost-{LOST_COUNT}"
+    fill(template, LOST_COUNT, BLOCK)
+    off = "enabled = false\nwatch = false\n"
+    with tempfile.TemporaryDirectory(dir=OUT) as scratch:
+        volume = Path(scratch) / "volume"
+        shutil.copytree(template, volume)
+        with agent_on(volume, off) as (pid, _, _):
+            usual_s = cpu_s(pid)
+        shutil.rmtree(VolumeLayout(volume, "bench").database)
+        with agent_on(volume, off) as (pid, address, start_s), Peer(address) as peer:
+            began_s = time.monotonic()
+            while any(known.rebuild_count for known in peer.status().volumes):
+                time.sleep(POLL_S)
+            rebuild_s = time.monotonic() - began_s
+            cpu_ms = (cpu_s(pid) - usual_s) * 1000
+            states = dict(peer.status().containers_by_state)
+    assert states == {"UNHEALTHY": LOST_COUNT}, states
+    return [
+        at_most("lost index: agent start, wall", start_s, "s", 5, compared_with=LOST),
+        Measure("lost index: rebuild, wall", rebuild_s * 1000 / LOST_COUNT, "ms/container", LOST),
+        at_most(
+            "lost index: rebuild, processor",
+            cpu_ms / LOST_COUNT,
+            "ms/container",
+            3,
+            compared_with=LOST,
+        ),
+    ]
+
+
 def idle(pid: int, when: str) -> list[Measure]:
     """Measure an agent whose start-up work is done."""
     settle(pid)
@@ -155,9 +203,11 @@ def far_window() -> str:
     return f"{hour:02}:00-{(hour + 1) % 24:02}:00"
 
 
-def fill(volume: Path) -> None:
+def fill(volume: Path, count: int = COUNT, block: bytes = b"") -> None:
     """Create the missing closed replicas, several at once, with one sync at the end. Thirteen syncs
     for each of a hundred thousand replicas would take longer than the benchmark may.
+
+    Each replica has one block with the bytes `block`, or no block if it is empty.
     """
     volume.mkdir(parents=True, exist_ok=True)
     options = StoreOptions(reserve_bytes=0)
@@ -165,13 +215,20 @@ def fill(volume: Path) -> None:
 
     def make(container_id: int) -> None:
         store.create_container(ContainerId(container_id))
+        if block:
+            sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, block)
+            chunk = ChunkInfo(0, len(block), ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, sums)
+            data = BlockData(BlockId(1), Bcsid(1), (chunk,))
+            store.writer(ContainerId(container_id)).write_chunk(
+                BlockId(1), chunk, block, commit=data
+            )
         store.close_container(ContainerId(container_id), force=True)
 
     here = len(store.replica_ids())
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(FILLERS) as fillers:
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, lambda _fd: None)
-        for made in [fillers.submit(make, n) for n in range(here + 1, COUNT + 1)]:
+        for made in [fillers.submit(make, n) for n in range(here + 1, count + 1)]:
             made.result()
     store.close()
     os.sync()

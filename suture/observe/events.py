@@ -77,6 +77,11 @@ AGENT: Final[Mapping[str, EventSpec]] = {
     "identity_adopted_from_scm": EventSpec(
         "No volume is readable; the agent adopted the datanode id that the SCM has for it."
     ),
+    "index_rebuild_progressed": EventSpec(
+        "The lost index of a volume is being rebuilt: `count` of `total` replicas are loaded.",
+        (VOLUME,),
+    ),
+    "index_rebuilt": EventSpec("The lost index of a volume is rebuilt.", (VOLUME,)),
     "metadata_fault_found": EventSpec(
         "A replica's descriptor, tree or directories are damaged.", (CONTAINER,)
     ),

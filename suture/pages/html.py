@@ -13,7 +13,7 @@ from markupsafe import Markup
 from suture.config.quantity import format_duration
 from suture.errors import size_text
 from suture.observe.terminal_escape import printable
-from suture.pages.status_headline import volume_word
+from suture.pages.status_headline import rebuild_remark, volume_word
 
 
 def templates(*packages: str) -> jinja2.Environment:
@@ -32,7 +32,7 @@ def templates(*packages: str) -> jinja2.Environment:
     environment.filters.update(
         age=age, ago=ago, duration=format_duration, moment=moment, number=number, size=size_text
     )
-    environment.globals.update(volume_word=volume_word)
+    environment.globals.update(rebuild_remark=rebuild_remark, volume_word=volume_word)
     return environment
 
 

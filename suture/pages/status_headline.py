@@ -113,6 +113,15 @@ def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
     return "good" if service in {"", IN_SERVICE} else service.lower().replace("_", "-")
 
 
+def rebuild_remark(volume: pb.VolumeStatus) -> str:
+    """Return the progress of the rebuild of a volume's lost index; "" if there is no rebuild."""
+    count = volume.rebuild_count
+    if not count:
+        return ""
+    done_count = count - volume.rebuild_left_count
+    return f"rebuilding its lost index: {done_count:,} of {count:,} replicas loaded"
+
+
 def headline(answer: DataStatus, now_ms: int) -> Headline:
     """Return the headline of the status. It reports good health if every datanode answered and
     nothing is wrong.

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from merkle.replica import ContainerId
 from suture.config.quantity import format_duration
 from suture.errors import size_text
-from suture.pages.status_headline import Told, percent, volume_word
+from suture.pages.status_headline import Told, percent, rebuild_remark, volume_word
 from suture.runtime.exit_codes import ExitCode
 from suture.terminal.common_options import is_json
 from suture.terminal.credentials import connect
@@ -216,7 +216,7 @@ def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
 
 def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:
     """Return the table row about one volume."""
-    remarks = [volume.error, scan.check, service_remark(volume)]
+    remarks = [volume.error, rebuild_remark(volume), scan.check, service_remark(volume)]
     remarks.append(f"slow: {volume.slow}" if volume.slow else "")
     remarks.append("the planted fault was not found" if scan.canary_overdue else "")
     remarks.append(f"{format_duration(scan.lag_ms / 1000)} late" if scan.lag_ms else "")

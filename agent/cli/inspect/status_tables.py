@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from suture.config.quantity import format_duration
-from suture.pages.status_headline import DataStatus, Headline, Told, percent
+from suture.pages.status_headline import DataStatus, Headline, Told, percent, rebuild_remark
 from suture.terminal.output import ago, print_line, print_rows, short, size
 from suture.wire.v1 import datanode_pb2, scm_pb2
 
@@ -119,6 +119,7 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
         f"{v.path}: the planted fault was not found" for v in scrub.volumes if v.canary_overdue
     ]
     errors += [f"{v.path} is slow: {v.slow}" for v in answer.volumes if v.slow]
+    errors += [f"{v.path}: {rebuild_remark(v)}" for v in answer.volumes if v.rebuild_count]
     errors += filter(None, [clock_remark(answer.clock_offset_ms)])
     if scrub.challenges.failed_count:
         errors.append(f"{scrub.challenges.failed_count} proofs of its peers were refuted")
@@ -203,7 +204,8 @@ def show_datanode(told: Told, line: str) -> None:
             volume.container_count,
             size(volume.used_bytes),
             size(volume.available_bytes),
-            volume.error or ("failed" if volume.failed else volume.slow or "good"),
+            volume.error
+            or ("failed" if volume.failed else rebuild_remark(volume) or volume.slow or "good"),
         )
         for volume in answer.volumes
     ]

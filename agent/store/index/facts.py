@@ -59,6 +59,8 @@ class VolumeFacts:
     error: str = ""
     log_count: int = 0  # number of entries in its verification log
     log_checksum: str = ""  # checksum of the last entry, in hexadecimal
+    rebuild_count: int = 0  # replicas of a lost index that is being rebuilt
+    rebuild_left_count: int = 0  # number of these that are not loaded yet
 
 
 @dataclass(frozen=True, slots=True)

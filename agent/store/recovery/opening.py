@@ -47,12 +47,14 @@ def open_volumes(
     datanode_id: str,
     options: StoreOptions,
     keeps_failed: bool = False,
+    rebuilds_later: bool = False,
 ) -> OpenResult:
     """Open and recover volumes. Return the open and the failed volumes.
 
     A volume that does not work, or that belongs to another datanode, is reported as failed and not
     changed. If no volume works, close all and raise the error of the first. With `keeps_failed`, do
-    not raise this error if a failed volume belongs to this datanode or has an unknown owner.
+    not raise this error if a failed volume belongs to this datanode or has an unknown owner. With
+    `rebuilds_later`, the caller rebuilds lost indexes (`shelf.backlogs`).
 
     Raise `RefusedError(VOLUME_IN_USE)` if another process uses a volume, and
     `UnavailableError(BUSY)` if the host is short of descriptors or memory.
@@ -66,6 +68,7 @@ def open_volumes(
     versions = read_versions(volume_paths)
     layouts = {path: _layout(path, cluster_id) for path in volume_paths}
     ids = {path: one.volume_id for path, one in versions.items() if isinstance(one, VolumeVersion)}
+    opening = partial(open_volume, cluster_id=cluster_id, datanode_id=datanode_id, options=options)
     opened: dict[Path, Volume] = {}
     failed: dict[Path, SutureError] = {}
     try:
@@ -73,20 +76,14 @@ def open_volumes(
             expected = known.at(path)
             try:
                 check_single(layouts[path], ids.get(path, ""), list(opened.values()))
-                open_one = partial(
-                    open_volume,
-                    path,
-                    cluster_id=cluster_id,
-                    datanode_id=datanode_id,
-                    options=options,
-                    expected="" if expected in ids.values() else expected,
-                )
+                expected = "" if expected in ids.values() else expected
+                open_one = partial(opening, path, expected=expected)
                 opened[path] = with_ballast(layouts[path], options.reserve_bytes, open_one)
             except SutureError as error:
                 if error.code in {Code.VOLUME_IN_USE, Code.BUSY}:
                     raise
                 failed[path] = error
-        shelf = recover(list(opened.values()), options)
+        shelf = recover(list(opened.values()), options, rebuilds_later=rebuilds_later)
         for volume, failure in shelf.failed:
             path = next(path for path, one in opened.items() if one is volume)
             opened.pop(path).close(is_well=False)

@@ -49,6 +49,7 @@ from suture.errors import Code, SutureError, VolumeFailed
 from suture.runtime.durable import disk_errors, error_of, is_out_of_space, raise_shortage, remove
 
 ADOPTED_MAX: Final = 500  # replicas without a row in one commit, which takes a second or two
+RECOVERY_ERRORS: Final = (SutureError, OSError, DamagedData, ValueError, struct.error)
 
 
 @dataclass(slots=True)
@@ -56,12 +57,13 @@ class StartupResult:
     """Result of the recovery at a start.
 
     The fields are the volume that serves each replica, the recovery steps, the replicas that are
-    not served, and the failed volumes.
+    not served, the replicas that are left to be loaded in the background, and the failed volumes.
     """
 
     places: dict[ContainerId, Volume] = field(default_factory=dict)
     steps: list[RecoveryStep] = field(default_factory=list)
     unloadable: list[Unloadable] = field(default_factory=list)
+    backlogs: dict[Volume, list[ContainerId]] = field(default_factory=dict)
     failed: list[tuple[Volume, SutureError]] = field(default_factory=list)
 
     def add_step(self, volume: Volume, container_id: ContainerId, what: str) -> None:
@@ -73,9 +75,12 @@ class StartupResult:
         self.unloadable.append(Unloadable(container_id, volume.volume_id, reason))
 
 
-def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
+def recover(
+    volumes: list[Volume], options: StoreOptions, *, rebuilds_later: bool = False
+) -> StartupResult:
     """Recover every volume. If a volume fails, add it to `failed` in the result.
 
+    With `rebuilds_later`, do not load the replicas of a lost index, but add them to `backlogs`.
     Raise `UnavailableError(BUSY)` if the host is short of descriptors or memory.
     """
     shelf = StartupResult()
@@ -85,13 +90,19 @@ def recover(volumes: list[Volume], options: StoreOptions) -> StartupResult:
                 rows.check_not_newer(volume.layout.volume)
             empty_temporary(volume, shelf)
             roll_journal(volume, options, shelf)
-            load_volume(volume, options, shelf)
+            left = load_volume(volume, options, shelf)
+            if rebuilds_later and len(left) > ADOPTED_MAX:
+                shelf.backlogs[volume] = left
+            else:
+                for start in range(0, len(left), ADOPTED_MAX):
+                    load_directories(volume, options, left[start : start + ADOPTED_MAX], shelf)
             fill_ballast(volume.layout, options.reserve_bytes)
-        except (SutureError, OSError, DamagedData, ValueError, struct.error) as error:
+        except RECOVERY_ERRORS as error:
             failure = failure_of(error, volume)
             if failure.code is Code.BUSY:
                 raise failure from error
             shelf.failed.append((volume, failure))
+            shelf.backlogs.pop(volume, None)
             shelf.places = {
                 container_id: place
                 for container_id, place in shelf.places.items()
@@ -238,8 +249,9 @@ def roll_tree(replica: ReplicaHandle, entry: TreeEntry) -> str:
     return f"tree of generation {entry.generation} adopted"
 
 
-def load_volume(volume: Volume, options: StoreOptions, shelf: StartupResult) -> None:
-    """Load the replica of every row and of every directory of a volume."""
+def load_volume(volume: Volume, options: StoreOptions, shelf: StartupResult) -> list[ContainerId]:
+    """Load the replica of every row of a volume. Return the replicas that have a directory and no
+    row. The caller loads these with `load_directories`."""
     directories = replica_directories(volume, shelf)
     with volume.index.read() as rows:
         known, damaged = rows.columns()
@@ -255,9 +267,7 @@ def load_volume(volume: Volume, options: StoreOptions, shelf: StartupResult) -> 
     for container_id, damage in damaged:
         if container_id not in directories:
             shelf.leave(volume, container_id, f"{damage}, and there is no directory")
-    left = sorted(directories)
-    for start in range(0, len(left), ADOPTED_MAX):
-        load_directories(volume, options, left[start : start + ADOPTED_MAX], shelf)
+    return sorted(directories)
 
 
 def load_if_room(

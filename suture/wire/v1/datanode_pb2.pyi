@@ -552,7 +552,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VolumeStatus(_message.Message):
-    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "unplaceable_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum", "stuck_count")
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "unplaceable_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum", "stuck_count", "rebuild_count", "rebuild_left_count")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -577,6 +577,8 @@ class VolumeStatus(_message.Message):
     LOG_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOG_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
     STUCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_LEFT_COUNT_FIELD_NUMBER: _ClassVar[int]
     volume_id: str
     path: str
     capacity_bytes: int
@@ -601,7 +603,9 @@ class VolumeStatus(_message.Message):
     log_count: int
     log_checksum: bytes
     stuck_count: int
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., unplaceable_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ..., stuck_count: _Optional[int] = ...) -> None: ...
+    rebuild_count: int
+    rebuild_left_count: int
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., unplaceable_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ..., stuck_count: _Optional[int] = ..., rebuild_count: _Optional[int] = ..., rebuild_left_count: _Optional[int] = ...) -> None: ...
 
 class ListDisksRequest(_message.Message):
     __slots__ = ()

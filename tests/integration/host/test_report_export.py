@@ -1,5 +1,6 @@
 """An agent that exports what it holds: when, what it says of failures, and what these cost."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +14,13 @@ import pytest
 from agent.config.loading import load
 from agent.host.datanode_identity import DatanodeIdentity
 from agent.host.host import AgentProcess
-from agent.host.report_export import NEEDED, check_export
+from agent.host.report_export import NEEDED, REBUILD_CHECK_S, check_export
+from agent.store import volume_set
+from agent.store.recovery import startup_recovery
 from merkle.replica import ContainerId
 from suture.errors import RefusedError
 from suture.observe.metric_table import exposition
+from suture.runtime.loop import NoMoreWork, ProgressMarker, RetryAfter
 from suture.runtime.sd_notify import SystemdNotifier
 from suture.wire.clients.peer import Peer
 from suture.wire.clients.scm import ScmClient
@@ -64,6 +68,34 @@ def exporting(folder: Path, export: Path) -> Iterator[AgentProcess]:
         yield host
     finally:
         assert [] == host.stop()
+
+
+def test_report_waits_for_the_rebuild_of_a_lost_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the replicas that are not loaded yet, the job would consider them lost."""
+    for module in (startup_recovery, volume_set):
+        monkeypatch.setattr(module, "ADOPTED_MAX", 1)
+    export = tmp_path / "reports"
+    config = load(written(tmp_path, str(export)))
+    for is_first in (True, False):
+        host = AgentProcess(config, WHO, [ScmClient(NOWHERE)], SystemdNotifier())
+        if is_first:
+            for number in (1, 2):
+                host.store.create_container(ContainerId(number))
+            assert [] == host.stop()
+            shutil.rmtree(tmp_path / "volume/hdds/CID-1/db")
+    worker = host._built_export(ProgressMarker())
+
+    assert RetryAfter(REBUILD_CHECK_S) == worker.step()
+    assert not export.exists()
+
+    while host.rebuild.step() != NoMoreWork():
+        pass
+    worker.step()
+    rows = newest(export)
+    assert [] == host.stop()
+    assert [1, 2, None] == [row["container_id"] for row in rows]
 
 
 def exported_at_s(host: AgentProcess) -> float:

@@ -1,5 +1,6 @@
 """An agent that is led by a storage container manager of Ozone: who it is, and what it reports."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from crc32c import crc32c
 from agent.config.loading import load
 from agent.host.host import AgentProcess
 from agent.main import check_leaders, ozone_of, who_am_i
+from agent.store import volume_set
+from agent.store.recovery import startup_recovery
 from merkle.replica import BlockData, ContainerId, ReplicaState
 from suture.errors import Code, RefusedError
 from suture.runtime.stop_request import StopRequest
@@ -83,6 +86,27 @@ def test_led_agent_reports_room_for_containers_but_not_for_pipelines(
         assert 0 == metadata.remaining
     assert not scm.registers[0].pipelineReports.pipelineReport
     assert not scm.beats[0].pipelineReports.pipelineReport
+
+
+def test_led_agent_rebuilds_a_lost_index_before_it_registers(
+    scm: StandInScm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registration includes a full report, and the manager considers replicas that are not in
+    it as lost."""
+    for module in (startup_recovery, volume_set):
+        monkeypatch.setattr(module, "ADOPTED_MAX", 1)
+    host = built(load(written(tmp_path, scm.address)))
+    for container_id in (ONE, TWO):
+        store_of(host).create_container(container_id)
+        write_block(store_of(host), container_id, 1)
+    assert [] == host.stop()
+    shutil.rmtree(tmp_path / "volume" / "hdds" / CLUSTER_ID / "db")
+
+    with led_agent(tmp_path, scm.address):
+        wait_until(lambda: bool(scm.registers))
+
+    told = scm.registers[0].containerReport.reports
+    assert [(ONE, UNHEALTHY), (TWO, UNHEALTHY)] == [(one.containerID, one.state) for one in told]
 
 
 def test_led_agent_registers_all_existing_replicas(scm: StandInScm, tmp_path: Path) -> None:

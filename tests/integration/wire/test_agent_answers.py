@@ -30,6 +30,7 @@ from agent.services.read_handlers import ReadHandlers
 from agent.services.scan_handlers import ScanHandlers
 from agent.services.server import build_server
 from agent.services.service_protocols import SampleResult, SampleStep, ScanMode, ScanStep
+from agent.store.volume_set import IndexBacklog
 from merkle.replica import ID_MAX, BlockId, ContainerId
 from suture.errors import Code, VolumeFailed
 from suture.runtime.loop import Busy, RetryAfter, WorkerState, WorkerStatus
@@ -129,6 +130,8 @@ def test_status_has_troubled_workers_tasks_and_a_retiring_volume(
     replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = WorkerStatus("scan", WorkerState.WORKING, 5, 6, "no such file", 7_000.0)
+    here = replica.store.volume_set
+    here.backlogs = {here.working[0]: IndexBacklog({ContainerId(80): None}, 79)}
     status = DatanodeStatus(
         ProcessInfo(datanode_id="dn-1", cluster_id="CID", version="9", started_at_ms=8),
         replica.store,
@@ -156,6 +159,8 @@ def test_status_has_troubled_workers_tasks_and_a_retiring_volume(
         container_count=2,
         data_bytes=volume.data_bytes,
         log_count=facts.log_count,
+        rebuild_count=79,
+        rebuild_left_count=1,
     )
     expected.MergeFrom(DESCRIBED)
     assert answer == d.StatusResponse(

@@ -46,9 +46,17 @@ class Replicas:
     def __init__(self, count: int) -> None:
         self.bcsids = dict.fromkeys(range(1, count + 1), 1)
         self.state = NodeState()
+        self.waiting: set[int] = set()  # replicas that wait for the rebuild of a lost index
+
+    @property
+    def is_rebuilding(self) -> bool:
+        return bool(self.waiting)
+
+    def is_waiting(self, container_id: ContainerId) -> bool:
+        return container_id in self.waiting
 
     def replica_ids(self) -> Sequence[ContainerId]:
-        return [ContainerId(number) for number in sorted(self.bcsids)]
+        return [ContainerId(number) for number in sorted(self.bcsids.keys() - self.waiting)]
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
         if container_id not in self.bcsids:

@@ -54,6 +54,27 @@ def ids_of(page: scm_pb2.ColumnReport) -> list[int]:
     return [number for (number,) in struct.iter_unpack("<Q", page.replicas.container_id)]
 
 
+def test_full_report_waits_for_the_rebuild_of_a_lost_index() -> None:
+    """The SCM would consider the replicas that are not loaded yet as deleted. Replicas that are
+    loaded or changed meanwhile are reported; the full report follows the rebuild.
+    """
+    scm, replicas = Scm(), Replicas(4)
+    replicas.waiting = {3, 4}
+    beat = heartbeat(scm, replicas, FakeClock())
+    beat.outbox.report_all()
+    for container_id in (1, 4):
+        beat.outbox.notify(ContainerId(container_id))
+    run_until_quiet(beat)
+    assert ([], [1]) == (full_pages(scm), incremental_ids(scm))
+
+    replicas.waiting = set()
+    beat.outbox.notify(ContainerId(4))
+    run_until_quiet(beat)
+
+    assert [[1, 2, 3, 4]] == [ids_of(page) for page in full_pages(scm)]
+    assert [1, 4] == incremental_ids(scm)
+
+
 class TestSpacing:
     def test_news_of_a_moment_go_together(self) -> None:
         """Several wake-ups within the spacing are reported in one heartbeat."""
