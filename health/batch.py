@@ -292,7 +292,7 @@ def violations(batch: ContainerBatch, name_of: Callable[[int], str]) -> list[tup
     ascending order of the ids.
 
     `name_of` returns the datanode id of a replica, given the index of the replica in
-    `batch.replicas`. It also works for a datanode that has no row in the batch.
+    `batch.replicas`. It also knows the datanodes that are not in `batch.nodes`.
     """
     replicas, containers = batch.replicas, batch.containers
     container = replicas.container

@@ -147,8 +147,8 @@ class _Scan:
         self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
-        """Read a series of small blocks. A block that does not match its row is scanned
-        separately."""
+        """Read a series of small blocks. A block whose data does not match its recorded checksums
+        is scanned separately."""
         read, verify, marker = self._reader.read_whole, self._verify, self._marker
         resume = self._resume
         kind = run.checksum_type

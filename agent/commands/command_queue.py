@@ -347,8 +347,8 @@ class TaskQueue:
         return None
 
     def _is_busy(self, task: Task) -> bool:
-        """Return whether the type of the task, or its resource, has reached its limit of running
-        tasks."""
+        """Return whether a task cannot start now, because too many tasks of the same type or on the
+        same resource are running."""
         limits = self._limits
         running = self._running[task.task_type]
         if running >= limits.shares.get(task.task_type, running + 1):

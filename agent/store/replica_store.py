@@ -253,7 +253,7 @@ class ReplicaStore:
     def writer(self, container_id: ContainerId) -> ReplicaWriter:
         """Return the handle for client writes to one replica.
 
-        The caller holds the lease for each write.
+        During each write, the caller must hold the lease of the container.
         """
         return self._handle(ReplicaWriter, container_id)
 

@@ -93,7 +93,7 @@ class ArchiveExport:
         yield bytes(2 * tarfile.BLOCKSIZE)
 
     def _check_rows(self) -> None:
-        """Raise RefusedError if a block file with data has no row.
+        """Raise RefusedError if a block has a file with data, but no record (row) in the database.
 
         An archive cannot contain such a file.
         """

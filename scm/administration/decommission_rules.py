@@ -29,7 +29,7 @@ NAMED_MAX: Final = 5  # containers named in one message
 class DepartureCheck(StrEnum):
     """A check that the SCM makes before datanodes leave service or go into maintenance.
 
-    An operator's request can skip each check.
+    An operator's request can skip any of these checks.
     """
 
     NODES = "nodes"  # enough datanodes stay for each scheme

@@ -230,7 +230,7 @@ class NodeRemoval(ControlComponent):
     def _may_go(self, container_id: int, datanode_id: str, *, is_needed: bool) -> bool:
         """Return True if the replica record of a dead datanode may be removed.
 
-        That is the case if its container does not need the replica.
+        That is the case if the container of the replica does not need the replica.
         """
         container = self._state.containers.get(container_id)
         if container is None or container.state in _GONE:

@@ -92,8 +92,8 @@ class LastReplicaTracker:
     ) -> NDArray[np.bool_]:
         """Return one boolean per row: True if the text of the row satisfies `is_so`.
 
-        `numbers` has the number of each row's text in the table of texts. `is_so` is called once
-        for each distinct text.
+        Equal texts are stored once, in a table. `numbers` has, for each row, the index of its text
+        in this table. `is_so` is called once for each distinct text.
         """
         distinct, which = np.unique(numbers, return_inverse=True)
         words = self._state.replicas.words(distinct.tolist())

@@ -190,11 +190,11 @@ def _words(codes: Ints, known: Sequence[str]) -> pa.Array:
 
 
 def votes(judgement: HealthJudgement, cut: BatchSlice, versions: Sequence[str]) -> pa.Table:
-    """Return one row for each exposed replica, with the columns of VOTE.
+    """Return one row, with the columns of VOTE, for each replica that can be compared with a
+    majority of replicas.
 
-    A replica is exposed if it can be compared with a majority of replicas. `is_lost` is True if its
-    root differs from the root of the majority. `versions` has the software version of each
-    datanode.
+    In a row, `is_lost` is True if the root of the replica differs from the root of the majority.
+    `versions` has the software version of each datanode.
     """
     compared, batch = judgement.compared, judgement.view.batch
     rows = np.flatnonzero(compared.is_exposed)

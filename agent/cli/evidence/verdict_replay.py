@@ -234,8 +234,7 @@ class _Replay:
     # Other findings.
 
     def _judge_finding(self, found: BundledFinding) -> ReplayedVerdict:
-        """Check a finding that does not concern a single chunk, as far as the evidence allows
-        this."""
+        """Check a finding about a complete block or replica, as far as the evidence allows this."""
         place = f"block {found.block_id}" if found.block_id > 0 else "files"
         outcome, why = self._check_inputs(found)
         return self._item(place, _words(found), outcome, why)

@@ -13,7 +13,7 @@ _ESCAPE: Final = re.compile(rb"\\([0-7]{3})")
 def unmounted(path: Path, *, fstab: Path = FSTAB, mounts: Path = MOUNTS) -> Path | None:
     """Return the mount point at or above `path` that is in `fstab` but not mounted.
 
-    Return None if all these mount points are mounted, or if the table of mounts cannot be read.
+    Return None if there is no such mount point, or if the table of mounts cannot be read.
     """
     wanted = _column(fstab, 1)
     mounted = _column(mounts, 4)

@@ -294,7 +294,7 @@ class InstallEntry:
 
     @property
     def is_of_batch(self) -> bool:
-        """Return whether the quarantine copy also has the old bytes of other chunks."""
+        """Return whether the copy in quarantine has the old bytes of several chunks."""
         return self.kept_bytes != ALONE
 
 

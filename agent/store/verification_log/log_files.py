@@ -236,9 +236,9 @@ class VerificationLog:
         return None
 
     def _truncate_partial_line(self, fd: int) -> None:
-        """Truncate a partial line.
+        """Remove the partial line after a failed write.
 
-        If this fails, the next `append` finds the end of the log again.
+        If this fails, the file counts as closed, and the next `append` opens it and finds its end.
         """
         try:
             os.ftruncate(fd, self._size_bytes)

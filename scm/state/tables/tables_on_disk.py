@@ -47,7 +47,7 @@ class OutcomeTable(Table[int, CommandOutcome]):
         return len(self._ids)
 
     def apply(self, key: int, value: CommandOutcome | None) -> CommandOutcome | None:
-        """Add or remove the id of an outcome. An undo also restores only the id."""
+        """Add or remove the id of an outcome. The outcome itself is only on the disk."""
         was_there = key in self._ids
         if value is None:
             self._ids.pop(key, None)

@@ -30,7 +30,7 @@ def read_cells(
 ) -> CellAnswers:
     """Read cells from one datanode. Return the data or the error of each cell.
 
-    If the description of a cell differs from the one in `asked`, the cell is an error. Several
+    If a datanode describes a cell otherwise than `asked`, the result has an error for it. Several
     cells are requested in one call. Cells that are missing in the response are requested again one
     by one, to get the error of each cell.
     """
