@@ -42,7 +42,7 @@ from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, Containe
 from scanner.finding import ScanFinding
 from suture.errors import Code, RefusedError, SutureError, VolumeFailed
 from suture.runtime.ports import Executor, Leases
-from suture.wire.clients.message_groups import GROUP_COUNT_MAX, grouped
+from suture.wire.clients.message_groups import GROUP_COUNT_MAX, REPAIR_BYTES_MAX, grouped
 
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
@@ -213,7 +213,7 @@ class RepairExecutor:
     def _repair(self, actions: Sequence[RepairBlock]) -> None:
         fetched = in_order(
             self.executor,
-            grouped(self._jobs(actions), ChunkFetch.size_bytes),
+            grouped(self._jobs(actions), ChunkFetch.size_bytes, REPAIR_BYTES_MAX),
             self._fetch,
             lambda group: sum(map(ChunkFetch.size_bytes, group)),
             bytes_max=self.limits.fetch_bytes_max,

@@ -7,11 +7,12 @@ from agent.store.operations.reading import BlockLocation
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from suture.errors import Code, RefusedError, SutureError, UnavailableError
+from suture.wire.clients.message_groups import REPAIR_BYTES_MAX
 from suture.wire.mapping import codec
 from suture.wire.v1 import datanode_pb2 as pb
 
 COUNT_MAX: Final = 256  # blocks or chunks per request
-BYTES_MAX: Final = 1024**2  # chunk data per response
+BYTES_MAX: Final = REPAIR_BYTES_MAX  # chunk data per response
 
 Key: TypeAlias = tuple[BlockId, int]
 """Key of a chunk: the block id, and the offset of the chunk in the block."""
@@ -37,10 +38,10 @@ def check_names(named: Sequence[tuple[int, int]], where: str) -> None:
         raise codec.malformed(where, "names one twice")
 
 
-def no_room() -> UnavailableError:
-    """Return the error BUSY, for a block or chunk that does not fit into the response any more."""
+def no_room(bytes_max: int) -> UnavailableError:
+    """Return the error BUSY for a block or chunk that no longer fits into the response."""
     return UnavailableError(
-        Code.BUSY, f"cannot read another chunk: earlier requests already need {BYTES_MAX} bytes"
+        Code.BUSY, f"cannot read another chunk: earlier requests already need {bytes_max} bytes"
     )
 
 
@@ -65,7 +66,7 @@ def several_chunks(
             chosen[block_id, offset] = error
             continue
         if chunk.length_bytes > left_bytes and len(keys) > 1:
-            chosen[block_id, offset] = no_room()
+            chosen[block_id, offset] = no_room(BYTES_MAX)
             continue
         chosen[block_id, offset] = blocks[block_id], chunk
         left_bytes -= chunk.length_bytes

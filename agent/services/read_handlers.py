@@ -91,7 +91,7 @@ class ReadHandlers:
                 container_id, found = self._readable(asked)
                 message = codec.block_message(container_id, found.block)
                 if size_bytes and size_bytes + message.ByteSize() > BLOCKS_PAGE_BYTES_MAX:
-                    raise no_room()
+                    raise no_room(BLOCKS_PAGE_BYTES_MAX)
             except SutureError as error:
                 result.code, result.message = error.code, str(error)
                 continue

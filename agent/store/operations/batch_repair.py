@@ -42,7 +42,7 @@ from agent.store.replica.path_conflicts import has_home
 from agent.store.replica.trees import tree_replica
 from agent.store.verification_log.log_entries import log_batch
 from agent.store.volumes.volume import check_space
-from merkle.checksum import crc32c
+from merkle.checksum import long_crc32c
 from merkle.replica import BlockData, BlockId, ChunkInfo
 from suture.errors import SutureError
 from suture.runtime.durable import raise_shortage
@@ -257,7 +257,7 @@ def _prepared(
         InstallEntry(
             block_id=one.offer.block_id,
             chunk=one.offer.chunk,
-            data_checksum=crc32c(one.offer.data),
+            data_checksum=long_crc32c()(one.offer.data),
             old_length_bytes=one.before_bytes,
             quarantine=name if one.old else "",
             pending=False,

@@ -33,7 +33,7 @@ from agent.store.replica.packs import unpack
 from agent.store.replica.path_conflicts import clear_place
 from agent.store.replica.quarantine import QuarantineEntry
 from agent.store.volumes.volume import check_space
-from merkle.checksum import crc32c
+from merkle.checksum import long_crc32c
 from merkle.replica import BlockId, ChunkInfo
 from suture.errors import BlockFailed, Code, SutureError
 from suture.runtime.durable import (
@@ -89,7 +89,7 @@ def overwrite_chunk(
     entry = InstallEntry(
         block_id=block_id,
         chunk=chunk,
-        data_checksum=crc32c(data),
+        data_checksum=long_crc32c()(data),
         old_length_bytes=size_bytes,
         quarantine=keep_old(volume.layout, note, path, size_bytes),
         pending=pending,
@@ -186,7 +186,7 @@ def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
     Raise SutureError if the file cannot be read.
     """
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
-    found = blockfile.of_each_past_cache(path, spans, lambda data: (len(data), crc32c(data)))
+    found = blockfile.of_each_past_cache(path, spans, lambda data: (len(data), long_crc32c()(data)))
     for entry, here in zip(entries, found, strict=True):
         new = entry.chunk.length_bytes, entry.data_checksum
         if not (arrived(path, entry) if here is None else here == new):
@@ -203,7 +203,7 @@ def arrived(path: Path, entry: InstallEntry) -> bool:
         if blockfile.size_bytes(path) < entry.chunk.end:
             return False
         data = blockfile.read_past_cache(path, entry.chunk.offset, entry.chunk.length_bytes)
-    return (len(data), crc32c(data)) == (entry.chunk.length_bytes, entry.data_checksum)
+    return (len(data), long_crc32c()(data)) == (entry.chunk.length_bytes, entry.data_checksum)
 
 
 def roll_back(replica: ReplicaHandle, entry: InstallEntry) -> None:

@@ -368,7 +368,8 @@ def _used(volume: Volume) -> tuple[int, int]:
             ):
                 return kept.used_bytes, kept.container_count
         columns, _ = rows.columns()
-    trim_heap()
+    if len(columns) > FEW_ROWS:  # else pages that transfers use would be returned for nothing
+        trim_heap()
     used_bytes, now_s = int(columns.used_bytes.sum()), time.monotonic()
     volume.counted[USED] = VolumeTotals(version, now_s, now_s - began_s, used_bytes, len(columns))
     return used_bytes, len(columns)

@@ -4,15 +4,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-GROUP_BYTES_MAX: Final = 1024**2  # bytes of chunks requested in one call of `ReadChunks`
+GROUP_BYTES_MAX: Final = 1024**2  # bytes of chunks that a client requests in one call
+REPAIR_BYTES_MAX: Final = 4 * 1024**2  # bytes of chunks in one call of a repair; no answer has more
 GROUP_COUNT_MAX: Final = 64
 
 T = TypeVar("T")
 
 
-def grouped(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield the items in order, in groups that fit into one message of `ReadChunks`."""
-    return in_groups(items, size_bytes, GROUP_BYTES_MAX, GROUP_COUNT_MAX)
+def grouped(
+    items: Iterable[T], size_bytes: Callable[[T], int], bytes_max: int = GROUP_BYTES_MAX
+) -> Iterator[list[T]]:
+    """Yield items in order, in groups that fit into one message of `ReadChunks`."""
+    return in_groups(items, size_bytes, bytes_max, GROUP_COUNT_MAX)
 
 
 def in_groups(

@@ -19,7 +19,7 @@ COSTS: Final[Mapping[str, int]] = {
     # Three copies of a piece until the caller takes it: as read, as a message, and in gRPC.
     "ReadBlock": 8 * MIB,
     "ReadChunk": 4 * MIB,
-    "ReadChunks": 8 * MIB,
+    "ReadChunks": 16 * MIB,
     "GetSmallFile": 4 * MIB,
     "GetContainerHashes": 8 * MIB,
     "ListBlocks": 8 * MIB,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.plan.reconcile_outcome import ReconcileResult, ReconcileVerdict
+from agent.reconcile import repair_executor
 from agent.reconcile.repair_executor import RepairLimits
 from agent.services.read_handlers import ReadHandlers
 from agent.store.operations.repair import ReplicaRepair
@@ -75,8 +76,7 @@ def one_call_at_a_time(mine: Datanode, others: Cluster) -> ReconcileResult:
 
 def test_many_chunks_take_few_calls(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Twenty of 100,000 bytes, in messages of at most a mebibyte, from two peers: two messages hold
-    ten each, and each goes to both.
+    Twenty of 100,000 bytes from two peers: each peer gets a message for ten.
     """
     served_by(*cluster[1:])
     calls = Counting(monkeypatch)
@@ -85,13 +85,39 @@ def test_many_chunks_take_few_calls(cluster: Cluster, monkeypatch: pytest.Monkey
 
     assert (ReconcileVerdict.CONVERGED, 20) == (result.result, result.chunk_count)
     assert cluster[1].files() == cluster[0].files()
-    assert [5, 5, 5, 5] == calls.counts["read_chunks"] == calls.counts["prove_chunks"]
+    assert [10, 10] == calls.counts["read_chunks"] == calls.counts["prove_chunks"]
     assert [] == calls.counts["read_chunk"] == calls.counts["block"]
     assert 20 == sum(calls.counts["named_blocks"])
     assert len(calls.counts["named_blocks"]) <= 2
     assert [10, 10] == [peer.chunk_count for peer in result.peers]
     damaged_bytes = sum(CHUNK_BYTES + (0 if block % 2 else block) for block in range(1, 21))
     assert damaged_bytes == result.fetched_bytes
+
+
+def test_four_chunks_of_a_mebibyte_share_their_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of nine is fetched and proven alone."""
+    mine, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2"))
+    for datanode in (mine, whole):
+        datanode.replica.store.create_container(CONTAINER)
+        datanode.replica.put(1, *[1024**2] * 9)
+        datanode.replica.store.close_container(CONTAINER, bcsid=0, force=True)
+    for number in range(9):
+        mine.replica.flip(1, number * 1024**2 + 5)
+    mine.scan()
+    served_by(whole)
+    calls = Counting(monkeypatch)
+
+    result = mine.reconcile([whole])
+    files = whole.files(), mine.files()
+    for datanode in (mine, whole):
+        datanode.close()
+
+    assert (ReconcileVerdict.CONVERGED, 9) == (result.result, result.chunk_count)
+    assert files[0] == files[1]
+    assert ([4, 4], [1]) == (calls.counts["read_chunks"], calls.counts["read_chunk"])
+    assert [1, 4, 4] == sorted(calls.counts["prove_chunks"])
 
 
 def test_a_message_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +299,7 @@ def test_silent_peer_is_not_asked_again(cluster: Cluster, monkeypatch: pytest.Mo
     chunks.
     """
     served_by(*cluster[1:])
+    monkeypatch.setattr(repair_executor, "REPAIR_BYTES_MAX", 1024**2)  # two groups of ten
     real = Peer.read_chunks
     silent = cluster[1].address
     asked: list[int] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.services import read_handlers
+from agent.services import chunk_keys, read_handlers
 from agent.services.chunk_keys import BYTES_MAX
 from agent.services.read_handlers import ReadHandlers
 from merkle.replica import BlockId, ContainerId
@@ -141,10 +141,11 @@ def test_unreadable_or_damaged_chunk_is_left_out_of_a_batch(datanode: Datanode, 
     assert [CONTAINER, CONTAINER] == datanode.doubts  # of each: what is not as its row says
 
 
-def test_a_message_has_room_for_a_mebibyte(peer: Peer) -> None:
+def test_a_message_has_room_for_so_many_bytes(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The first that have room in it come, of 24 that were asked for: ten of 100,000 bytes.
     """
+    monkeypatch.setattr(chunk_keys, "BYTES_MAX", 1024**2)
     keys = [(BlockId(number), offset) for number in range(1, 13) for offset in (0, CHUNK_BYTES)]
 
     served = peer.read_chunks(CONTAINER, keys)

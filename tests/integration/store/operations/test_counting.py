@@ -59,3 +59,22 @@ def test_an_unchanged_index_is_not_counted_again(tmp_path: Path) -> None:
 
     assert (12_345, 678) == (facts.used_bytes, facts.container_count)
     store.close()
+
+
+@pytest.mark.parametrize(("few_count", "trim_count"), [(1, 0), (0, 1)])
+def test_count_of_few_replicas_leaves_free_memory_to_transfers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_count: int, trim_count: int
+) -> None:
+    """Each heartbeat counts the replicas. A transfer would need the returned pages again at
+    once."""
+    trims: list[None] = []
+    monkeypatch.setattr(reading, "FEW_ROWS", few_count)
+    monkeypatch.setattr(reading, "trim_heap", lambda: trims.append(None))
+    store = open_store(tmp_path)
+    closed_replica(store, 1)
+    trims.clear()
+
+    store.volumes()
+
+    assert trim_count == len(trims)
+    store.close()
