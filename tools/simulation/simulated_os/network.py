@@ -9,7 +9,7 @@ continues.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -329,7 +329,7 @@ class _StreamMethod(_Method):
         answers: Any = None
         try:
             with self._network.inside(server.life):
-                answers = handler.unary_stream(_request(handler, data), context)
+                answers = iter(handler.unary_stream(_request(handler, data), context))
             while True:
                 with self._network.inside(server.life):
                     try:
@@ -347,7 +347,7 @@ class _StreamMethod(_Method):
         fiber = self._network.scheduler.current
         fiber.lives.append(server.life)
         try:
-            if answers is not None:
+            if isinstance(answers, Generator):  # a handler may return a sequence, too
                 answers.close()
         finally:
             fiber.lives.pop()
