@@ -12,10 +12,10 @@ rsync reports as sent and received. rsync reads everything to find the damage. A
 before, and the work after the repair is included in its time. "read whole" is the same on an agent
 that trusts no earlier read, so that a full read of the container follows.
 
-BENCH_RECONCILE_MIB is the size of the container in which chunks of 64 KiB are damaged (1,024),
-BENCH_RECONCILE_CHUNKS their number (1,000), BENCH_RECONCILE_BLOCKS the number of blocks of 9 kB in
-the others (30,000), of which as many, and one, are damaged, BENCH_RECONCILE_ROUNDS the number of
-rounds (3), BENCH_RECONCILE_FOLDER the place.
+BENCH_RECONCILE_MIB is the size of the containers in which chunks of 64 KiB or 1 MiB are damaged
+(1,024), BENCH_RECONCILE_CHUNKS their number (1,000; of 1 MiB also a tenth of it, and one).
+BENCH_RECONCILE_BLOCKS is the number of blocks of 9 kB in the others (30,000), of which as many, and
+one, are damaged, BENCH_RECONCILE_ROUNDS the number of rounds (3), BENCH_RECONCILE_FOLDER the place.
 """
 
 import os
@@ -45,6 +45,7 @@ MIB: Final = 1024**2
 CONTAINER: Final = ContainerId(1)
 CHUNK_BYTES: Final = 64 * 1024
 CHUNKS_PER_BLOCK: Final = 64
+MIBS_PER_BLOCK: Final = 16  # of blocks with chunks of 1 MiB
 SMALL_BYTES: Final = 9_000
 PEERS: Final = ("peer1", "peer2")
 NOBODY: Final = "127.0.0.1:9"
@@ -84,22 +85,28 @@ class Rounds:
 
 
 def measures() -> list[Measure]:
-    """Measure repairs of many damaged chunks in large blocks, of many in small blocks, and of one
-    chunk."""
+    """Measure repairs of many damaged chunks of 64 KiB, of many small blocks, and of chunks of 1
+    MiB."""
     rsync_program()
     parent = os.environ.get("BENCH_RECONCILE_FOLDER")
-    chunk_count = int(os.environ.get("BENCH_RECONCILE_MIB", "1024")) * MIB // CHUNK_BYTES
+    size_mib = int(os.environ.get("BENCH_RECONCILE_MIB", "1024"))
+    chunk_count = size_mib * MIB // CHUNK_BYTES
     damaged = int(os.environ.get("BENCH_RECONCILE_CHUNKS", "1000"))
     block_count = int(os.environ.get("BENCH_RECONCILE_BLOCKS", "30000"))
     rounds = int(os.environ.get("BENCH_RECONCILE_ROUNDS", "3"))
     spread = min(damaged, block_count)
     large = Shape(max(1, chunk_count // CHUNKS_PER_BLOCK), CHUNKS_PER_BLOCK, CHUNK_BYTES)
     small = Shape(block_count, 1, SMALL_BYTES)
+    whole = Shape(max(1, size_mib // MIBS_PER_BLOCK), MIBS_PER_BLOCK, MIB)
+    most = min(damaged, whole.block_count * whole.chunk_count)
     found: list[Measure] = []
     for name, shape, count, ratio_max, bytes_max in (
         (f"{damaged:,} chunks", large, damaged, TIME_RATIO_MAX, BYTES_RATIO_MAX),
         (f"{spread:,} blocks of {block_count:,}", small, spread, None, None),
         (f"one block of {block_count:,}", small, 1, ONE_RATIO_MAX, None),
+        (f"{most:,} chunks of 1 MiB", whole, most, None, BYTES_RATIO_MAX),
+        (f"{most // 10:,} chunks of 1 MiB", whole, most // 10, TIME_RATIO_MAX, BYTES_RATIO_MAX),
+        ("one chunk of 1 MiB", whole, 1, ONE_RATIO_MAX, None),
     ):
         with tempfile.TemporaryDirectory(prefix="suture-bench-", dir=parent) as directory:
             with World(Path(directory), shape).running() as world:
