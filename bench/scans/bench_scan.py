@@ -8,6 +8,9 @@ instruction; the distance to the folding program is shown beside it. Two bounds 
 x86-64-v3 without AVX-512, where a CRC costs twice as much; the first line shows the processor's
 features.
 
+The scan of a container in which every chunk of 1 MiB has 64 wrong bytes is compared with the scan
+of the same container without damage.
+
 BENCH_SCAN_MIB is the size of the large containers (1,024), BENCH_SCAN_FOLDER the place (the
 temporary folder). Needs a C compiler as `cc`; `b3sum` (Debian's package of that name) is omitted if
 absent.
@@ -47,6 +50,8 @@ C_PROGRAM: Final = C_SOURCE.parent / "bin" / "scan"
 LARGE: Final = (ContainerId(1), ContainerId(2))  # one per worker
 SMALL: Final = ContainerId(3)
 FINE: Final = ContainerId(4)  # as many bytes as a large one, in chunks of 64 KiB
+WHOLE, DAMAGED = ContainerId(5), ContainerId(6)  # as many bytes, in chunks of 1 MiB
+DAMAGE_BYTES: Final = 64
 SMALL_SHAPE: Final = Shape(50_000, 1, 10_000)
 CHUNKS_PER_BLOCK: Final = 32
 MIB: Final = 1024**2
@@ -58,6 +63,8 @@ SUBPROCESS_TIMEOUT_S: Final = 300
 
 CPU_RATIO_MAX: Final = 1.5
 FINE_RATIO_MAX: Final = 1.5
+DAMAGED_TIME_RATIO_MAX: Final = 3.0
+DAMAGED_CPU_RATIO_MAX: Final = 5.0
 SPEED_RATIO_MIN: Final = 0.9
 SMALL_BLOCKS_PER_S_MIN: Final = 20_000
 FOLDING_FLAGS: Final = frozenset({"avx512f", "avx512bw", "vpclmulqdq"})
@@ -105,6 +112,8 @@ def measures() -> list[Measure]:
         blocks = max(1, mib * MIB // len(LARGE) // (CHUNKS_PER_BLOCK * 4 * MIB))
         large = [fill(volume, one, Shape(blocks, CHUNKS_PER_BLOCK, 4 * MIB)) for one in LARGE]
         fill(volume, FINE, Shape(blocks * CHUNKS_PER_BLOCK // 4, 256, 64 * 1024))
+        middle = [fill(volume, one, Shape(blocks * 8, 16, MIB)) for one in (WHOLE, DAMAGED)]
+        damage_chunks(middle[-1], MIB)
         small = fill(volume, SMALL, SMALL_SHAPE)
         fill(volume, WARM_UP, Shape(2, 2, 4 * MIB))
         files = sorted(path for folder in large for path in folder.iterdir())
@@ -112,6 +121,7 @@ def measures() -> list[Measure]:
             Measure("scan: bits that a CRC folds at once", 512 if FOLDS else 64, "bits", ON),
             *against_c(volume, large),
             *small_chunks(volume),
+            *damaged_chunks(volume, blocks * 8 * 16),
             *small_blocks(volume, small),
             *against_checksummers(volume, files),
             *page_cache(volume, files),
@@ -190,6 +200,35 @@ def small_chunks(volume: Path) -> list[Measure]:
             compared_with="chunks of 4 MiB",
         )
     ]
+
+
+def damage_chunks(folder: Path, chunk_bytes: int) -> None:
+    """Overwrite some bytes of every chunk of a container."""
+    for path in folder.iterdir():
+        with path.open("r+b") as file:
+            for offset in range(0, path.stat().st_size, chunk_bytes):
+                file.seek(offset)
+                file.write(os.urandom(DAMAGE_BYTES))
+
+
+def damaged_chunks(volume: Path, count: int) -> list[Measure]:
+    """Measure scans of a container in which all chunks are damaged, compared with one without
+    damage, with one worker each."""
+    damaged, whole = in_turns(
+        lambda: run_own(volume, DAMAGED, wrong_count=count),
+        lambda: run_own(volume, WHOLE),
+        rounds=ROUNDS_DEFAULT,
+    )
+    found = []
+    for what, ratio_max, taken in (
+        ("time", DAMAGED_TIME_RATIO_MAX, ratios(damaged, whole, lambda run: run.wall_s)),
+        ("cpu", DAMAGED_CPU_RATIO_MAX, ratios(damaged, whole, lambda run: run.cpu_s)),
+    ):
+        name = f"scan {what}, {count:,} chunks of 1 MiB, all damaged"
+        name = f"{name} ({min(taken):.2f} to {max(taken):.2f})"
+        ratio = statistics.median(taken)
+        found.append(at_most(name, ratio, "x", ratio_max, compared_with="without damage"))
+    return found
 
 
 def ratios(mine: list[Run], theirs: list[Run], number: Callable[[Run], float]) -> list[float]:
@@ -335,10 +374,11 @@ def joined_list(folders: list[Path]) -> Path:
     return parent
 
 
-def run_own(volume: Path, *containers: ContainerId, workers: int = 1) -> Run:
+def run_own(volume: Path, *containers: ContainerId, workers: int = 1, wrong_count: int = 0) -> Run:
     """Run the agent's scan of containers in a separate process; return the cost."""
-    module = scan_own.__name__
-    return run_json(sys.executable, "-m", module, str(volume), str(workers), *map(str, containers))
+    words = (str(volume), str(workers), *map(str, containers))
+    command = (sys.executable, "-m", scan_own.__name__, *words)
+    return run_json(*command, wrong_count=wrong_count)
 
 
 def run_c(folder: Path, *options: str, threads: int) -> Run:
@@ -348,11 +388,12 @@ def run_c(folder: Path, *options: str, threads: int) -> Run:
     )
 
 
-def run_json(*command: str) -> Run:
-    """Run a program that prints its cost as JSON; return the cost. Fail if it found an error."""
+def run_json(*command: str, wrong_count: int = 0) -> Run:
+    """Run a program that prints its cost as JSON; return the cost. Fail unless it found
+    `wrong_count` errors."""
     ran = subprocess.run(command, check=True, capture_output=True, timeout=SUBPROCESS_TIMEOUT_S)
     fields = json.loads(ran.stdout)
-    assert fields["wrong"] == 0, fields
+    assert fields["wrong"] == wrong_count, fields
     return Run(fields["bytes"], fields["files"], fields["wall_s"], fields["cpu_s"])
 
 
