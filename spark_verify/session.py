@@ -61,20 +61,22 @@ SMALL_ROWS: Final = 200_000
 """Maximum number of rows of a small run. The JVM of a small run does not use the second (C2)
 compiler."""
 
-QUICK_START: Final = (
-    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+START: Final = (
     # Start with enough memory, because each step of growth is a full collection. With the first
     # compiler alone, the code cache is small, and evicted code is compiled again.
-    "-XX:MetaspaceSize=256m -Xms1g -Xmn256m -XX:ReservedCodeCacheSize=256m "
+    " -XX:MetaspaceSize=256m -Xms1g -XX:ReservedCodeCacheSize=256m "
     # Do not verify the ten thousand classes of Spark's installation at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
     # With its default size, the table of the names in these classes has long chains.
     "-XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=1048576 "
     "-XX:+IgnoreUnrecognizedVMOptions"
 )
+"""JVM options with which Spark starts faster."""
+
+QUICK_START: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xmn256m" + START
 """JVM options for a run of a few seconds, which mostly loads and compiles classes."""
 
-THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods"
+THROUGHPUT: Final = "-XX:+UseParallelGC -XX:-DontCompileHugeMethods" + START
 """JVM options for a run with millions of rows.
 
 The parallel garbage collector has less overhead, and its long pauses do not matter in a batch job.
