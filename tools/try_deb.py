@@ -132,8 +132,13 @@ def changed(hosts: Sequence[Host], package: Path) -> None:
         started([host], scm=host is hosts[0])
         registered(hosts[0])
         stored(hosts[0])
-    told = json.loads(hosts[0].run(f"suture versions --json {SCM}"))
-    version = shown(hosts[0], "dpkg-query --show --showformat '${Version}\\n' suture").strip()
+    of_one_version(hosts[0])
+
+
+def of_one_version(host: Host) -> None:
+    """Check that all programs have the version of the host's package. Raise Fault if not."""
+    told = json.loads(host.run(f"suture versions --json {SCM}"))
+    version = shown(host, "dpkg-query --show --showformat '${Version}\\n' suture").strip()
     if told["is_mixed"] or {each["version"] for each in told["programs"]} != {version}:
         raise Fault(f"the programs are not all of version {version}: {told}")
 
@@ -179,19 +184,24 @@ def reinstalled(hosts: Sequence[Host]) -> None:
 
 def built(hosts: Sequence[Host]) -> None:
     """Build the cluster as the page of the three hosts says. Raise Fault."""
-    for host in hosts:
-        with (host.root / "etc/hosts").open("a") as names:
-            names.write(f"127.0.0.1 localhost\n{hosts[0].address} scm.example.org\n")
-            names.writelines(f"{h.address} {h.name}\n" for h in hosts)
+    separated(hosts)
     follow(hosts[0], part("## On the first host"))
     for host in hosts:
-        own = host.root / "etc/suture/conf.d/try.toml"  # they share one machine's ports
-        own.parent.mkdir()
-        own.write_text(f'[observe]\nlisten = "{host.address}:9861"\n')
         if host is not hosts[0]:
             shutil.copytree(hosts[0].root / "root/authority", host.root / "root/authority")
         follow(host, part("## On each host").replace("datanode1.example.org", host.name))
     follow(hosts[0], part("## On the operator's machine"))
+
+
+def separated(hosts: Sequence[Host]) -> None:
+    """Give the hosts, which share one machine's ports, their own names and addresses."""
+    for host in hosts:
+        with (host.root / "etc/hosts").open("a") as names:
+            names.write(f"127.0.0.1 localhost\n{hosts[0].address} scm.example.org\n")
+            names.writelines(f"{h.address} {h.name}\n" for h in hosts)
+        own = host.root / "etc/suture/conf.d/try.toml"
+        own.parent.mkdir(parents=True)
+        own.write_text(f'[observe]\nlisten = "{host.address}:9861"\n')
 
 
 def follow(host: Host, text: str) -> None:

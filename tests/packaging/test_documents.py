@@ -10,7 +10,8 @@ from tests.support.manual.reading import CONTENTS, MANUAL, pages
 from tests.support.packaging.commands import faults_of
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FOLDERS = ("docs", "deploy")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
 DECISION_PARTS = ["Context", "Options", "Decision", "What it costs"]
 

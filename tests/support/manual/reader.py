@@ -27,11 +27,12 @@ LISTED: Final = {
 PACKAGERS: Final = {
     *("make", "dpkg", "apt-get", "rpm", "dnf", "podman", "docker", "pip", "pipx"),
     *("/opt/suture/venv/bin/python", "/opt/suture/make-environment", "podman-compose"),
+    "ansible-playbook",
 }
 """Commands of the chapters about installing, and commands that only exist in a package or image.
 The tests and tools of packaging run them."""
 
-INSTALLING: Final = {"Install", "In containers", "Install the package"}
+INSTALLING: Final = {"Install", "With Ansible", "In containers", "Install the package"}
 """The chapters with the commands in `PACKAGERS`."""
 
 REFUSED: Final = {
