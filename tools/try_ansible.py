@@ -5,9 +5,10 @@
 The hosts are the Debian roots of try_deb.py, where no systemd runs: Ansible enables the units, and
 this program starts their commands. Ansible connects with a stand-in for ssh, which enters the root
 of the host. The role must write the files of the page operations/three-hosts.md, a file must be
-stored, and a second run must change nothing. Then the package is upgraded to --newer. Needs root,
-mmdebstrap, and the network for ansible-core and for the package python3-apt. Exit code 1, with the
-reason, if something is not as documented.
+stored, and a second run must change nothing. A run without the authority must not create another
+one. Then the package is upgraded to --newer. Needs root, mmdebstrap, and the network for
+ansible-core and for the package python3-apt. Exit code 1, with the reason, if something is not as
+documented.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,6 +64,7 @@ def main() -> int:
             ]
             prepare(hosts, scratch)
             deployed(hosts, scratch, arguments.package)
+            authority_lost(hosts[0], scratch, arguments.package)
             if arguments.newer:
                 upgraded(hosts, scratch, arguments.newer)
             for host in hosts:
@@ -85,6 +87,7 @@ def prepare(hosts: Sequence[Host], scratch: Path) -> None:
         "ansible_ssh_executable": str(ssh),
         "ansible_ssh_transfer_method": "piped",
         "ansible_python_interpreter": "/usr/bin/python3",
+        "ansible_pipelining": True,
     }
     inventory = {
         "all": {
@@ -109,6 +112,18 @@ def deployed(hosts: Sequence[Host], scratch: Path, package: Path) -> None:
     try_deb.stored(hosts[0])
     print(f"try_ansible: file stored and shown: {time.monotonic() - begun_s:.0f} s", flush=True)
     unchanged(scratch, package)
+
+
+def authority_lost(host: Host, scratch: Path, package: Path) -> None:
+    """Run the playbook without the authority. Raise Fault if the role creates another authority,
+    which no host trusts and which does not know the ids of the datanodes."""
+    authority = host.root / "root/authority"
+    kept = authority.rename(authority.with_name("kept"))
+    with suppress(Fault):
+        play(scratch, package, "run without the authority")
+    if authority.exists():
+        raise Fault("the role creates another authority")
+    kept.rename(authority)
 
 
 def upgraded(hosts: Sequence[Host], scratch: Path, package: Path) -> None:
