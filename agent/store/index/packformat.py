@@ -77,7 +77,9 @@ class PackedBlocks:
         return len(self.block_ids)
 
     def of(self, block_id: BlockId) -> PackedPlace | None:
-        """Return the place of a block in the pack file, or None if it is not there."""
+        """Return the range of a block; None if it is not in the pack."""
+        if not self.block_ids.size:
+            return None
         ids = self.block_ids.data  # a lookup here is three times as fast as with numpy
         index = bisect_left(ids, block_id)
         if index == len(ids) or ids[index] != block_id:

@@ -19,7 +19,6 @@ Keys are big-endian, so a cursor visits containers, blocks and chunks in ascendi
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -301,7 +300,10 @@ class IndexView:
     ) -> Iterator[tuple[bytes, bytes]]:
         with self._txn.cursor(database) as cursor:
             if cursor.set_range(start):
-                yield from takewhile(lambda item: item[0].startswith(prefix), cursor)
+                for item in cursor:
+                    if not item[0].startswith(prefix):
+                        return
+                    yield item
 
 
 class IndexChange(IndexView):

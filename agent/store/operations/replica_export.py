@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -148,10 +148,11 @@ class ExportFiles:
             return self._pack_fd, packed.offset
         return os.open(f"{block_id}.block", DIRECT_FLAGS, dir_fd=self._directory_fd), 0
 
-    def done_with(self, fd: int) -> None:
-        """Close a descriptor from `open_direct`. Running reads continue."""
-        if fd != self._pack_fd:
-            os.close(fd)
+    def done_with(self, *fds: int) -> None:
+        """Close descriptors from `open_direct`. Running reads continue."""
+        for fd in fds:
+            if fd != self._pack_fd:
+                os.close(fd)
 
 
 class WholeFiles:
@@ -173,7 +174,8 @@ class WholeFiles:
         self._buffer = files.borrow(room_bytes)
         self._address = address_of(self._buffer)
         self._queue = files.borrow_queue()
-        self._starts = list(accumulate((spread_bytes(size) for _, size in wanted), initial=0))
+        spread = spread_bytes(np.array([0, *(size for _, size in wanted)], np.int64))
+        self._starts: list[int] = np.cumsum(spread).tolist()
         self._failed: dict[int, int] = {}
         self._begin(0)
 
@@ -212,6 +214,7 @@ class WholeFiles:
             return
         self._failed = {}
         reads: list[Read] = []
+        open_direct, address = self._files.open_direct, self._address
         starts = self._starts[first : first + READS_MAX + 1]
         some = self._wanted[first : first + READS_MAX]
         try:
@@ -219,15 +222,14 @@ class WholeFiles:
                 zip(some, pairwise(starts), strict=True)
             ):
                 try:
-                    fd, offset = self._files.open_direct(block_id)
+                    fd, offset = open_direct(block_id)
                 except OSError as error:
                     self._failed[index] = -(error.errno or errno.EIO)
                 else:
-                    reads.append((fd, self._address + start, end - start, offset))
+                    reads.append((fd, address + start, end - start, offset))
             self._queue.begin_all(reads)
         finally:
-            for fd, _, _, _ in reads:
-                self._files.done_with(fd)
+            self._files.done_with(*[fd for fd, _, _, _ in reads])
 
     def _counts(self, count: int) -> list[int]:
         """Return the number of bytes read from each started file, or a negative errno."""

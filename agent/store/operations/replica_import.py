@@ -235,16 +235,16 @@ class ReplicaImport:
     # -- during the import
 
     def keep_rows(self, block_ids: Sequence[BlockId], rows: Sequence[bytes]) -> int:
-        """Store the rows of blocks in a file until the commit. Return the number of stored rows.
-
-        Skip empty rows. The rows are not kept in memory, because they may need too much.
-        """
-        kept = [(block_id, row) for block_id, row in zip(block_ids, rows, strict=True) if row]
-        ids, rows = [block_id for block_id, _ in kept], [row for _, row in kept]
-        head = struct.pack(f"<I{len(kept)}Q{len(kept)}I", len(kept), *ids, *map(len, rows))
+        """Store the rows of blocks in a file until the commit, because the rows may need much
+        memory. Skip empty rows; return the number of stored rows."""
+        if not all(rows):
+            block_ids = [block_id for block_id, row in zip(block_ids, rows, strict=True) if row]
+            rows = [row for row in rows if row]
+        count = len(rows)
+        head = struct.pack(f"<I{count}Q{count}I", count, *block_ids, *map(len, rows))
         with disk_errors(self._rows_path):
             self._rows.write(b"".join([head, *rows]))
-        return len(kept)
+        return count
 
     def expect_small(self, count: int) -> None:
         """Announce that `count` small blocks will follow.
