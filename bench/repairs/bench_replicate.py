@@ -52,11 +52,12 @@ LARGE: Final = ContainerId(1)
 SMALL: Final = ContainerId(2)
 CHUNKS_PER_BLOCK: Final = 32
 CHUNK_BYTES: Final = 4 * MIB
-SMALL_BYTES: Final = 4_000
+SMALL_BYTES: Final = 10_000
 ROUNDS: Final = 9  # one pair of new processes means little: their bare streams differ by half
 SMALL_ROUNDS: Final = 5  # each leaves its files until the end
 RATIO_MIN: Final = 0.8
 TAR_RATIO_MIN: Final = 1.5
+SMALL_TIME_MAX: Final = 2.0
 SMALL_PER_S_MIN: Final = 20_000
 PEAK_MIB_MAX: Final = 200
 CACHED_SHARE_MAX: Final = 0.01
@@ -235,9 +236,9 @@ def processor_times(which: str, own: Series, bare: Series, large_mib: int) -> li
 
 def small(source: End, folder: Path, small_count: int) -> list[Measure]:
     """Measure pushes of the container with small blocks, each to a new store, alternating with
-    plain files and with tar.
+    a bare stream, with plain files and with tar.
     """
-    own, plain_s, tar_s, peaks = Series(), [], [], []
+    own, bare, plain_s, tar_s, peaks = Series(), Series(), [], [], []
     scans: list[tuple[dict[str, Any], dict[str, Any]]] = []  # of source and target
     chunks = chunks_of(folder / "source", SMALL)
     drop(chunks)
@@ -249,6 +250,8 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
             own.run(f"push {SMALL} {target.hello['address']}", source, target)
             peaks.append(target.ask("rss")["peak_mib"])
             scans.append((source.ask(f"scan {SMALL}"), target.ask(f"scan {SMALL}")))
+        with End("stream") as stream, End("sink") as sink:
+            bare.run(f"bare {small_count * SMALL_BYTES} {sink.hello['address']}", stream, sink)
         tar_s.append(tarred_s(chunks, folder / f"tar-{index}"))
         drop(chunks)
     plain_median_s, tar_median_s = statistics.median(plain_s), statistics.median(tar_s)
@@ -260,6 +263,15 @@ def small(source: End, folder: Path, small_count: int) -> list[Measure]:
             "1/s",
             SMALL_PER_S_MIN,
             compared_with=f"plain files {small_count / plain_median_s:,.0f}/s",
+        ),
+        at_most(
+            "replicate small: time of a bare stream's",
+            statistics.median(
+                taken_s / bare_s for taken_s, bare_s in zip(own.taken_s, bare.taken_s, strict=True)
+            ),
+            "x",
+            SMALL_TIME_MAX,
+            compared_with=f"{bare.median_s:.2f} s, here {own.median_s:.2f} s",
         ),
         Measure("replicate small: of plain files", plain_median_s / own.median_s, "x"),
         at_least(
