@@ -119,7 +119,8 @@ def test_the_sentences_know_every_package_of_an_extra() -> None:
         for extra, requirements in PROJECT["optional-dependencies"].items()
     }
 
-    assert {"ozone", "ozone-secure", "reports", "scm", "spark"} == extras.keys()
+    assert {"fsspec", "ozone", "ozone-secure", "reports", "scm", "spark"} == extras.keys()
+    assert extras["fsspec"] == {"fsspec"}, "fsspec itself imports our module"
     for extra in ("ozone", "ozone-secure", "scm"):
         assert extras[extra] == {name for name, its in errors.EXTRAS.items() if its == extra}
     assert extras["spark"] == start.OF_THE_EXTRA
