@@ -142,7 +142,7 @@ class MemoryBudget:
         return self._used_bytes
 
     def waiting_count(self, owner: str) -> int:
-        """Return how many requests of this owner wait for memory."""
+        """Return the number of requests of this owner that are waiting for memory."""
         if not self._waiting:  # needs no lock
             return 0
         with self._changed:
@@ -158,7 +158,7 @@ class MemoryBudget:
         stop: Callable[[], bool] = lambda: False,
         while_short: Callable[[], object] = lambda: None,
     ) -> Iterator[None]:
-        """Reserve `size_bytes` during the body. Raise the errors of `acquire`."""
+        """Reserve `size_bytes` bytes during the `with` block. Raise the errors of `acquire`."""
         self.acquire(size_bytes, owner, timeout_s=timeout_s, stop=stop, while_short=while_short)
         try:
             yield

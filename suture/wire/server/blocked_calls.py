@@ -311,7 +311,8 @@ class BlockedCallMiddleware:
         return caller
 
     def _only(self, requests: Iterator[bytes], caller: str, context: grpc.ServicerContext) -> bytes:
-        """Return the unparsed request of a unary call."""
+        """Wait for the single request of a call, and return it without parsing it. Abort the call
+        if there is none, or if the caller has too many waiting calls."""
         try:
             request = self._waits.first_of(requests, caller, context.cancel)
         except TooManyBlockedCalls:
