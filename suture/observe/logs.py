@@ -5,6 +5,7 @@ crash of the interpreter itself is not logged. `suture.observe.events` lists the
 """
 
 import errno
+import io
 import json
 import logging
 import os
@@ -130,7 +131,17 @@ def configure(level: str = "info") -> None:
 
 def redirect_stderr() -> None:
     """Log Python warnings, uncaught exceptions and messages of libraries as events. Called by
-    daemons."""
+    daemons.
+
+    From now on, stderr has no buffer. A line that cannot be written (full disk, closed pipe) would
+    stay in the buffer, and the process would end with exit code 120.
+    """
+    stderr = sys.stderr
+    if stderr is sys.__stderr__ and stderr is not None:
+        unbuffered = io.FileIO(stderr.fileno(), "wb", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            unbuffered, "utf-8", errors="backslashreplace", write_through=True
+        )
     sys.excepthook = _died
     threading.excepthook = lambda facts: _died(
         facts.exc_type, facts.exc_value, facts.exc_traceback, facts.thread

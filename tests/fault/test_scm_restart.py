@@ -35,6 +35,11 @@ FAILURES_MIN = 5  # of each datanode's calls while nobody listens: its pauses ha
 class Holder:
     """What a datanode with one replica has to say."""
 
+    is_rebuilding = False
+
+    def is_waiting(self, _: ContainerId) -> bool:
+        return False
+
     def replica_ids(self) -> Sequence[ContainerId]:
         return [ContainerId(1)]
 

@@ -90,6 +90,7 @@ def went_on(stderr: BinaryIO | int) -> str:
         stderr=stderr,
         text=True,
         check=False,
+        env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
     )
     assert 0 == done.returncode
     return done.stdout.strip()
