@@ -244,9 +244,10 @@ class _Trial:
     def _contains(self, name: str) -> Bools:
         """Return a boolean array of shape (members, cells) for the level `name`.
 
-        A cell is the set of volumes whose smallest suspect is the same. The value is True if this
-        suspect contains all volumes of the member. For the cell of the volumes that are in no
-        suspect, the value is True for all members.
+        The members of a level are, for example, all datanodes. A suspect is a group of volumes
+        that may have a common fault. The volumes with the same smallest suspect are one cell, and
+        the value is True if this suspect contains all volumes of the member. The volumes without a
+        suspect are one more cell, whose values are all True.
         """
         level = self._units.levels[name]
         found = np.ones((level.count, self._cells), dtype=np.bool_)

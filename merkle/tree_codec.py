@@ -1,9 +1,9 @@
 """Encodes a tree as the content of its `.tree` file, and decodes it.
 
     ┌ 64 bytes  magic, version, algorithm, container id, generation, root, counts
-    ├ the columns as memory holds them, the widest first: each begins aligned to its items
-    ├ zeros up to a word
-    └ XXH3-64 of all before
+    ├ the columns as in memory, those with the largest items first, each aligned to its items
+    ├ zeros up to a multiple of 8 bytes
+    └ XXH3-64 of all bytes before
 
 Decoding copies no data: the columns of the tree are views of the input. Decoding raises DamagedData
 if the file's checksum is wrong, or if the file is of another container or an unknown version. It

@@ -160,7 +160,7 @@ RESULTS: Final = {
     {_AGES}
     verified_earlier long replicas whose last full scan is older
     never_verified long replicas that have a tree and no full scan
-    agreeing long replicas that have the root of all others of a container that is plainly well
+    agreeing long replicas that have the root of all others of a container that is obviously healthy
         """,
     ),
     "votes": _table(

@@ -254,7 +254,9 @@ def ls(
     ] = "",
     container: Annotated[
         list[int] | None,
-        option("ID", "List only keys with blocks in it; may be repeated.", min=1, max=ID_MAX),
+        option(
+            "ID", "List keys with blocks in this container; may be repeated.", min=1, max=ID_MAX
+        ),
     ] = None,
 ) -> None:
     """List keys with their sizes and blocks.

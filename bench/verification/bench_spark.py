@@ -1,9 +1,9 @@
 """Measures the verification on Spark against plain Spark jobs: whole cold processes, same files.
 
     small      30 containers
-    healthy    BENCH_SPARK_CONTAINERS containers (1,000,000), of which nearly all are plainly well;
+    healthy    BENCH_SPARK_CONTAINERS containers (1,000,000), nearly all of them obviously healthy;
                beside a job that only aggregates the replicas by container and writes a row for each
-    generated  as many with every kind of container, of which nearly half are not plainly well;
+    generated  as many with every kind of container, nearly half of them not obviously healthy;
                beside the identity function on the judge's path (`floors`)
 
 Seeded faults must have been classified as seeded before any time counts. BENCH_SPARK_MASTER names a

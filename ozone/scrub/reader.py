@@ -489,10 +489,10 @@ class OzoneReader:
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
         """Return the final outcome of the scan.
 
-        Findings about blocks that were deleted during the scan are dropped. If the path of a
-        damaged block has the file of another block, the findings name the other block. `spend` is
-        called with the number of bytes of each read. If it returns False, reading stops. Raise
-        UnavailableError if the rows cannot be read.
+        Findings about blocks that were deleted during the scan are dropped. If the file of a
+        damaged block has the data of another block, its findings name the other block. To find out,
+        files are read again. `spend` is called with the number of bytes of each read; reading stops
+        if `spend` returns False. Raise UnavailableError if the rows cannot be read.
         """
         self._rows_age_s = 0.0
         outcome = self._status(outcome)

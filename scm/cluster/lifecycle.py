@@ -140,7 +140,7 @@ def with_observed_state(
 
 
 def without_replica(container: Container, datanode_id: str) -> Container:
-    """Return the container with a datanode removed from its pipeline, because it has no replica."""
+    """Return a copy of the container whose pipeline lacks a datanode that has no replica."""
     awaited = tuple(node for node in container.pipeline if node != datanode_id)
     return replace(container, pipeline=awaited)
 

@@ -231,11 +231,12 @@ def check_directory(path: Path) -> None:
 
 
 def make_durable(directory: Path, made: Sequence[Path]) -> None:
-    """Sync the names of the state and of the directories in `made` to the disk.
+    """Sync the directory entries of the state and of the directories in `made` to the disk.
 
-    Otherwise, a power failure could remove acknowledged data together with its directory. The name
-    of `directory` is always synced if this is permitted, because the process that created it may
-    have been killed before it synced the name.
+    Otherwise, a power failure could remove acknowledged data together with its directory. The entry
+    of `directory` is also synced if an earlier process created the directory, because that process
+    may have been killed before its sync. A parent directory that this process may not read is not
+    synced.
     """
     above = [path.parent for path in made or [directory]]
     readable = [path for path in above if os.access(path, os.R_OK)]

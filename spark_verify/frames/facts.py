@@ -6,8 +6,8 @@ containers.
     pending ops ┘                                            └─► all others: classified by health/
 
 All columns of the combined row are numbers, so that Spark can aggregate before it shuffles. A
-container is obviously healthy ("plainly well") if each number has the value of a container without
-any problem. Nearly all containers of a healthy cluster are obviously healthy, and their rows never
+container is obviously healthy if each number has the value of a container without any problem.
+Nearly all containers of a healthy cluster are obviously healthy, and their rows never
 reach Python. The functions in `health/` classify the other containers. A test checks that these
 functions give the same result for obviously healthy containers as this module.
 """

@@ -159,8 +159,9 @@ class WriterSession:
         """End the session at the SCM. If `close` is True, the SCM closes the containers of the
         session now.
 
-        If `is_patient` is True, wait while the control plane is being restarted. Otherwise, do
-        nothing if the control plane has never answered, because it does not know the session.
+        If `is_patient` is True, wait while the control plane is being restarted. If `is_patient` is
+        False and the control plane has never answered, send nothing, because the control plane does
+        not know the session.
         """
         if not (self._was_heard or self.state.has_blocks or is_patient):
             return

@@ -1,4 +1,4 @@
-"""Spark calls a container plainly well only where the judge finds nothing to say or to do."""
+"""Spark calls a container obviously healthy only where the judge finds nothing to say or to do."""
 
 import os
 import random

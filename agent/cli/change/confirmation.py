@@ -21,7 +21,7 @@ YesFlag = Annotated[bool, flag("Skip the confirmation.", "--yes")]
 DryRunFlag = Annotated[bool, flag("Print the changes without making them.", "--dry-run")]
 ExpectOption = Annotated[
     Path | None,
-    option("FILE", "Stop if containers changed since this dry run (JSON).", "--expect"),
+    option("FILE", "Stop if containers changed since the dry run in FILE.", "--expect"),
 ]
 
 Answer = TypeVar("Answer")

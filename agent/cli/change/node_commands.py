@@ -49,7 +49,7 @@ SkipOption = Annotated[
     list[str] | None,
     typer.Option("--skip", metavar="CHECK", help="Ignore this check: nodes, sources or space."),
 ]
-UndoFlag = Annotated[bool, flag("Cancel this, and return the datanodes to service.", "--undo")]
+UndoFlag = Annotated[bool, flag("Cancel the request; return the datanodes to service.", "--undo")]
 
 
 @app.command("decommission")

@@ -296,6 +296,6 @@ class Peer(BlockPeer, ShardWriter):
         return answer
 
     def list_disks(self) -> pb.ListDisksResponse:
-        """Return what the disks of the datanode and its kernel report about faults."""
+        """Return the faults that the disks and the kernel of the datanode's host report."""
         answer: pb.ListDisksResponse = self._call(self.stub.ListDisks, pb.ListDisksRequest())
         return answer
