@@ -147,13 +147,13 @@ def print_note(text: str) -> None:
     aside.print(printable(text), soft_wrap=True)
 
 
-def print_waiting_once(whom: str = "the control plane") -> Callable[[SutureError], None]:
+def print_waiting_once(server: str = "the control plane") -> Callable[[SutureError], None]:
     """Return a function that prints on stderr why the command waits. Only its first call prints."""
     told: list[str] = []
 
     def print_once(error: SutureError) -> None:
         if not told:
-            print_note(f"waiting for {whom}: {error}")
+            print_note(f"waiting for {server}: {error}")
         told.append(str(error))
 
     return print_once

@@ -18,19 +18,19 @@ T = TypeVar("T")
 
 
 def until_free(
-    whom: str,
+    server: str,
     question: Callable[[], T],
     *,
     codes: Collection[Code] = BUSY,
     timeout_s: float = PATIENCE_S,
 ) -> T:
     """Call `question`, which calls a datanode or the SCM, and return its result. Retry while it
-    fails with one of `codes`. Print once on stderr that the command waits for `whom`."""
+    fails with one of `codes`. Print once on stderr that the command waits for `server`."""
     return retry_while(
         question,
         codes=codes,
         must_end=lambda: False,
-        waits=print_waiting_once(whom),
+        waits=print_waiting_once(server),
         timeout_s=timeout_s,
     )
 

@@ -61,6 +61,16 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         datanode.close()
 
 
+def pair(folder: Path, chunk_sizes_bytes: Sequence[int]) -> tuple[Datanode, Datanode]:
+    """Return two datanodes with equal closed replicas of one block."""
+    first, second = (Datanode(name, folder / name) for name in ("dn1", "dn2"))
+    for datanode in (first, second):
+        datanode.replica.store.create_container(CONTAINER)
+        datanode.replica.put(1, *chunk_sizes_bytes)
+        datanode.replica.store.close_container(CONTAINER, bcsid=0, force=True)
+    return first, second
+
+
 def served_by(*datanodes: Datanode) -> None:
     """Let them serve as agents do."""
     for datanode in datanodes:
@@ -98,11 +108,7 @@ def test_four_chunks_of_a_mebibyte_share_their_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last of nine is fetched and proven alone."""
-    mine, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2"))
-    for datanode in (mine, whole):
-        datanode.replica.store.create_container(CONTAINER)
-        datanode.replica.put(1, *[1024**2] * 9)
-        datanode.replica.store.close_container(CONTAINER, bcsid=0, force=True)
+    mine, whole = pair(tmp_path, [1024**2] * 9)
     for number in range(9):
         mine.replica.flip(1, number * 1024**2 + 5)
     mine.scan()
@@ -122,11 +128,7 @@ def test_four_chunks_of_a_mebibyte_share_their_calls(
 
 def test_a_message_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mebibyte of 100-byte chunks would be more chunks than a datanode accepts in one call."""
-    mine, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2"))
-    for datanode in (mine, whole):
-        datanode.replica.store.create_container(CONTAINER)
-        datanode.replica.put(1, *[100] * 300)
-        datanode.replica.store.close_container(CONTAINER, bcsid=0, force=True)
+    mine, whole = pair(tmp_path, [100] * 300)
     mine.replica.overwrite(1, 0, bytes(30_000))
     mine.scan()
     served_by(whole)
